@@ -71,18 +71,6 @@ describe("a line of NDJSON", () => {
     expect(stored.map(({ id }) => id)).toEqual(ids.toSorted());
   });
 
-  it("that comes twice is copied once, and a conflict with other content", async () => {
-    const id = v7();
-    const line = lineOf({ id });
-    const { code, told, stored } = await importFile([line, line, lineOf({ id })].join("\n"));
-    expect(told).toBe(
-      `error: record ${id}: TO has another one under this id, which stays\n` +
-        "error: left out 1 record; copied 1 record, and found 1 already there\n",
-    );
-    expect(code).toBe(1);
-    expect(stored).toMatchObject([{ id, firstName: JSON.parse(line).firstName }]);
-  });
-
   it("may have a request id, whose create without credentials then meets the record", async () => {
     const folder = temporaryFolder();
     const request = aCreate({ requestId });

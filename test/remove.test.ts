@@ -134,19 +134,6 @@ describe("a record that is removed from SQLite", () => {
     expect(isOnDisk(folder, id, state)).toBe(false);
   });
 
-  it("is removed by a repeat after a kill at any step", async () => {
-    const folder = temporaryFolder();
-    const [id = ""] = await makeSplit(folder);
-    for (const step of ["removed", "no record", "rewriting"]) {
-      const running = start(folder, id, "--vacuum");
-      await untilWritten(running, step.replace("removed", `removed ${id}`));
-      await end(running, "SIGKILL");
-      expect(tableOf(folder, "data/investors.db").rows).toBe(rows - 1);
-    }
-    expect((await remove(folder, id, { vacuum: true })).code).toBe(0);
-    expect(isOnDisk(folder, id)).toBe(false);
-  });
-
   it("is removed by two commands at once, also beside a copy", async () => {
     const folder = temporaryFolder();
     const [one = "", two = ""] = await makeSplit(folder);

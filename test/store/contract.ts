@@ -1,6 +1,5 @@
 import { getEventListeners } from "node:events";
-import { setImmediate as nextTurn } from "node:timers/promises";
-import { v4, v7 } from "uuid";
+import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { type Investor, InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { maxTextLength } from "../../src/investor/investor.ts";
@@ -11,7 +10,6 @@ import {
   StoreUnavailableError,
 } from "../../src/store/store.ts";
 import { anInvestor, everyText, largest } from "../support/records.ts";
-import { waitFor } from "../support/service.ts";
 
 /**
  * Checks every promise of the interface Store, each on a fresh database.
@@ -126,35 +124,6 @@ export function describeStoreContract(
       expect(found.map((record) => record?.id)).toEqual(
         wanted.map((id) => (ids.has(id) ? id : undefined)),
       );
-    });
-
-    it("misses nothing on a walk of pages that was there before, while others insert", async () => {
-      const store = await openStore();
-      const writer = await store.reopen();
-      let isOver = false;
-      const acknowledged: string[] = [];
-      const storm = Array.from({ length: 4 }, async () => {
-        while (!isOver) {
-          const record = anInvestor({ id: v4() });
-          await writer.insert(record);
-          acknowledged.push(record.id);
-          // A store may resolve at once, and timers have their turn, too.
-          await nextTurn();
-        }
-      });
-      for (let walk = 0; walk < 10; walk += 1) {
-        await waitFor(async () => acknowledged.length > 10 * walk);
-        const before = [...acknowledged];
-        const seen = new Set<string>();
-        let page = await store.list({ limit: 50 });
-        while (page.length > 0) {
-          for (const { id } of page) seen.add(id);
-          page = await store.list({ after: page.at(-1)?.id, limit: 50 });
-        }
-        expect(before.filter((id) => !seen.has(id))).toEqual([]);
-      }
-      isOver = true;
-      await Promise.all(storm);
     });
 
     it("lists ascending by id, after a key, up to a limit", async () => {
