@@ -4,7 +4,6 @@ import { join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { readTokens } from "../src/auth/tokens-file.ts";
-import { ConfigError } from "../src/config-error.ts";
 import { deriveId } from "../src/investor/ids.ts";
 import { type Address, clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
@@ -168,25 +167,6 @@ describe("bearer tokens", () => {
 });
 
 describe("a file of tokens", () => {
-  const scopes = "investors:read investors:write";
-
-  it.each([
-    ["is empty", "# nothing\n", " holds no token"],
-    ["has an unknown scope", `a b123456789abcdef ${scopes}\nc d123456789abcdef x\n`, ", line 2: "],
-    ["has a token that no header can carry", "a tökén-tökén-tökén\n", ", line 1: "],
-    ["has a scope for a token", "reports investors:read\n", ", line 1: investors:read is a scope"],
-    ["has a token of 15 characters", "a 0123456789abcde\n", ", line 1: the token must have at"],
-    ["has a short token alone", "0123456789abcde\n", ", line 1: the token must have at least 16"],
-    ["has a comma between name and token", "orders, 0123456789abcdef\n", ", line 1: "],
-    ["has a token twice", "a 0123456789abcdef\n\nb 0123456789abcdef\n", ", line 3: "],
-  ])("is refused if it %s, and nothing of it is repeated", async (_, text, fault) => {
-    const file = temporaryFile(text);
-    const error = await startInProcess({ "--auth-tokens-file": file }).catch((reason) => reason);
-    expect(error).toBeInstanceOf(ConfigError);
-    expect(error.message).toContain(`--auth-tokens-file ${file}${fault}`);
-    expect(error.message).not.toMatch(/0123456789|tökén/);
-  });
-
   it("may have 16 MiB", async () => {
     const line = "a 0123456789abcdef\n";
     const file = temporaryFile(`#${"x".repeat(16 * 1024 ** 2 - line.length - 2)}\n${line}`);

@@ -1,8 +1,7 @@
 import { execFileSync } from "node:child_process";
 import { X509Certificate } from "node:crypto";
 import { once } from "node:events";
-import { readFileSync, rmSync, writeFileSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { readFileSync, writeFileSync } from "node:fs";
 import { type ClientHttp2Session, connect as connectHttp2 } from "node:http2";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -147,18 +146,6 @@ describe("TLS", () => {
     await Promise.all(calls);
   });
 
-  it("is renewed for a key whose file is a FIFO, which is read once", needs("Linux"), async () => {
-    const authority = await createAuthority();
-    const flags = await writeServerFlags(temporaryFolder(), authority);
-    const { "--tls-key": keyFile, "--tls-cert": certFile } = flags;
-    const key = readFileSync(keyFile);
-    rmSync(keyFile);
-    execFileSync("mkfifo", [keyFile]);
-    const [server] = await Promise.all([startInProcess(flags), writeFile(keyFile, key)]);
-    writeFileSync(certFile, readFileSync(certFile, "utf8") + authority.ca);
-    expect(await server.reload()).toEqual({ reloaded: ["certificates"], errors: [] });
-  });
-
   it("has forward secrecy and authenticated encryption, also once it was renewed", async () => {
     const { ca, port, reload, files, authority } = await start();
     const refused = [
@@ -183,24 +170,6 @@ describe("TLS", () => {
       await writeServerFiles(files, authority);
       expect((await reload()).reloaded).toEqual(["certificates"]);
     }
-  });
-
-  it("does not start with a file that cannot be used, which it names", async () => {
-    const authority = await createAuthority();
-    const { key } = await authority.sign("other");
-    const damaged = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
-    for (const [flag, text, fault] of [
-      ["--tls-cert", "text", "is not a usable certificate in PEM (ERR_"],
-      ["--tls-key", key, "is not the key of --tls-cert"],
-      ["--tls-client-ca", "", "is not a certificate in PEM"],
-      ["--tls-client-ca", key, "is not a certificate in PEM"],
-      ["--tls-client-ca", authority.ca + damaged, "is not a certificate in PEM"],
-    ] as const) {
-      const file = temporaryFile(text);
-      await expect(start({ [flag]: file })).rejects.toThrow(`${flag} ${file} ${fault}`);
-    }
-    const missing = start({ "--tls-cert": "/none.crt" });
-    await expect(missing).rejects.toThrow("--tls-cert /none.crt cannot be read (ENOENT)");
   });
 });
 
