@@ -106,13 +106,6 @@ const roles: Record<string, () => unknown> = {
   },
   copy: () => copyAll(path, `${path}.copy`),
 
-  /** Another program, killed amid a change in rollback mode: it leaves a journal. */
-  "rollback mode"() {
-    openPlain().exec(`PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN;
-      UPDATE investors SET city = 'Gotham'`);
-    process.kill(process.pid, "SIGKILL");
-  },
-
   // In one step: it begins again whenever a service commits between two.
   backup: () => backup(openPlain(), `${path}.copy`, { rate: 1_000_000 }),
   "VACUUM INTO": () => openPlain().exec(`VACUUM INTO '${path}.copy'`),

@@ -5,11 +5,10 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { openSqliteFile, openSqliteFileToRead } from "../../../src/store/sqlite/file.ts";
-import { runSql } from "../../support/copying.ts";
 import type { Random } from "../../support/random.ts";
 import { end, hasEnded, type Run, untilWritten, waitFor } from "../../support/service.ts";
 import { needs } from "../../support/tools.ts";
-import { Known, pathsOn, startActor } from "./actors.ts";
+import { pathsOn, startActor } from "./actors.ts";
 import { minutes, repeat, timeout } from "./episodes.ts";
 import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
 
@@ -19,17 +18,12 @@ const maxFiles = minutes > 0 ? 16 : 3;
 
 const pageSize = 4_096;
 
-/** Plays a journal back, and deletes it. */
-const playBack = "PRAGMA journal_mode = PERSIST; PRAGMA journal_mode = DELETE";
-
 /** A file and its WAL at one instant, as a kill leaves them, and what was known then. */
 interface Image {
   kind: string;
   world: number;
   file: Buffer;
   log: Buffer;
-  /** What another program in rollback mode has left of its journal. */
-  rollback: Buffer;
   journal: string;
   /** How many commits without a count there were so far, in which other programs write. */
   uncounted: number;
@@ -49,14 +43,7 @@ describe("a file and its WAL", needs("cc"), () => {
       const { images, copies } = await live(createDisk(), world, random);
       const contents = new Map<Image, string>();
       for (const image of images) {
-        const isRefused = image.rollback.length > 0;
-        if (isRefused) {
-          for (const file of random.shuffle([...images, ...copies, ...others]).slice(0, maxFiles)) {
-            expect(await open(folder, file, image), "beside a journal").toBeUndefined();
-            count(`${kindOf(file, image, images)} beside a journal: refused`);
-          }
-        }
-        const content = await open(folder, image, image, isRefused);
+        const content = await open(folder, image, image);
         expect(problemsOf(image, content), image.kind).toEqual([]);
         contents.set(image, content ?? "");
         count(image.kind);
@@ -113,13 +100,12 @@ function tear(log: Image, images: Image[], random: Random): Image {
   return { ...first, kind: "a slow copy", file };
 }
 
-/** Puts the file of an image beside the WAL and the journal of one, in a folder that has nothing else. */
-function put(folder: string, { file }: Image, { log, rollback }: Image): string {
+/** Puts the file of an image beside the WAL of one, in a folder that has nothing else. */
+function put(folder: string, { file }: Image, { log }: Image): string {
   for (const name of readdirSync(folder)) rmSync(join(folder, name));
   const path = join(folder, "investors.db");
   writeFileSync(path, file);
   if (log.length > 0) writeFileSync(`${path}-wal`, log);
-  if (rollback.length > 0) writeFileSync(`${path}-journal`, rollback);
   return path;
 }
 
@@ -131,21 +117,13 @@ function hasCommit(folder: string, image: Image): boolean {
 }
 
 /**
- * Opens the file of an image beside the WAL or the journal of one.
+ * Opens the file of an image beside the WAL of one.
  *
- * @param isPlayedBack whether SQLite plays the journal back before
  * @returns the result of a check and all records, or undefined if it is refused as it is
  */
-async function open(
-  folder: string,
-  from: Image,
-  beside: Image,
-  isPlayedBack = false,
-): Promise<string | undefined> {
+async function open(folder: string, from: Image, beside: Image): Promise<string | undefined> {
   const path = put(folder, from, beside);
-  if (isPlayedBack) runSql(path, playBack);
-  const hasJournal = beside.rollback.length > 0 && !isPlayedBack;
-  const apart = hasJournal ? "-journal is there" : "do not belong together";
+  const apart = "do not belong together";
   let told = "";
   try {
     openSqliteFileToRead(path).close();
@@ -170,9 +148,18 @@ async function open(
 function problemsOf({ journal }: Image, content: string | undefined): string[] {
   if (content === undefined) return ["refused"];
   const [check, ...rows] = JSON.parse(content) as [string, ...{ id: string }[]];
-  const known = new Known();
-  known.take(journal);
-  const problems = known.problemsOf(new Set(rows.map(({ id }) => id)));
+  const certain = new Set<string>();
+  const possible = new Set<string>();
+  for (const line of journal.split("\n")) {
+    const id = line.slice(1);
+    if (line.startsWith("+")) certain.add(id);
+    if (line.startsWith("-")) certain.delete(id);
+    if (/^[?-]/.test(line)) possible.add(id);
+  }
+  const found = new Set(rows.map(({ id }) => id));
+  const lost = [...certain].filter((id) => !found.has(id)).map((id) => `lost: ${id}`);
+  const unknown = [...found].filter((id) => !certain.has(id) && !possible.has(id));
+  const problems = [...lost, ...unknown.map((id) => `unknown: ${id}`)];
   return check === "ok" ? problems : [check, ...problems];
 }
 
@@ -220,7 +207,6 @@ async function live(disk: FailingDisk, world: number, random: Random) {
       world,
       file: read(path),
       log: read(`${path}-wal`),
-      rollback: read(`${path}-journal`),
       journal: read(journal).toString(),
       uncounted,
       // How many frames are brought in, and up to which of them that was begun (wal.c, WalCkptInfo).
@@ -306,21 +292,13 @@ async function live(disk: FailingDisk, world: number, random: Random) {
       disk.setRules("");
     },
     "another program": () => change("writer"),
-    async "another program in rollback mode"(name) {
-      await kill();
-      uncounted += 1;
-      await start("rollback mode").exited;
-      await take(name);
-      runSql(path, playBack);
-      uncounted += 1;
-    },
     "a compaction": () => change("VACUUM"),
     "a removal": () => change("remove"),
     "a copy into it": (name) => hang(name, "copy to"),
     async "a copy"() {
       const kind = random.pick(["backup", "VACUUM INTO", "copy"]);
       await act(kind);
-      const none = { log: Buffer.of(), rollback: Buffer.of(), journal: "", isTorn: false };
+      const none = { log: Buffer.of(), journal: "", isTorn: false };
       copies.push({ kind, world, file: read(copy), uncounted, ...none });
       for (const suffix of ["", "-wal", "-shm"]) rmSync(copy + suffix, { force: true });
     },

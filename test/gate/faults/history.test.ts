@@ -49,11 +49,6 @@ const contradictions: Record<string, (history: History, request: CreateRequest) 
   "unrequested: a record is there that nobody asked for"(history, request) {
     history.walk("here").saw(recordOf(request));
   },
-  "unrequested: a record is there that was removed"(history) {
-    const investor = acknowledge(history);
-    history.removed(investor.id);
-    history.walk("here").saw(investor);
-  },
   "refused, and there: a record was refused before it was seen"(history, request) {
     history.create(request).failed(refused);
     history.walk("here").saw(recordOf(request));

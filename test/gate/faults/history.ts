@@ -165,13 +165,6 @@ export class History {
     };
   }
 
-  /** A record was removed: it must not come again. No walk may be under way. */
-  removed(id: string): void {
-    this.visible.splice(this.visible.indexOf(id), 1);
-    this.#ids.delete(id);
-    for (const [name, entry] of this.#entries) if (entry.id === id) this.#entries.delete(name);
-  }
-
   /** One that knows the same records, to look at what may be, and need not become true. */
   fork(): History {
     const fork = new History();

@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as delay } from "node:timers/promises";
@@ -124,30 +124,6 @@ const faults: Record<string, FaultOf<SqliteWorld>> = {
   },
 };
 
-/** Removes a record while calls fail, and again if that fails: then it is nowhere. */
-async function removeDuring(
-  rule: string,
-  { folder, env, setRules }: FailingDisk,
-  id: string,
-  random: Random,
-) {
-  // Elsewhere, the free space of the file may keep a copy.
-  const vacuum = random.pick([[], ["--vacuum"]]);
-  const remove = () =>
-    run(["remove", "--wait", "2s", ...vacuum, `sqlite:${file}`, id], env, folder);
-  setRules(rule);
-  const code = await remove().exited;
-  setRules("");
-  if (code !== 0) {
-    const { exited, output } = remove();
-    expect(await exited, output()).toBe(0);
-  }
-  const bytes = Buffer.from(id.replaceAll("-", ""), "hex");
-  const names = vacuum.length > 0 ? [file, `${file}-wal`] : [`${file}-wal`];
-  for (const name of names.map((each) => join(folder, each)).filter(existsSync))
-    expect(readFileSync(name).includes(bytes), name).toBe(false);
-}
-
 /** That a process has ended as it should, if it has, and has not logged without end. */
 function expectSane({ child, output }: Service, startedAt: number): void {
   expect([0, 1, null], output()).toContain(child.exitCode);
@@ -211,9 +187,6 @@ describe("callers of a service on SQLite", needs("cc"), () => {
         // The last ones are in the WAL.
         for (let i = 0; i < 20; i += 1) await sendCreate(history, client, aCreate());
         if (random.int(0, 1) === 0) await end(service(), random.pick(["SIGTERM", "SIGKILL"]));
-        const id = random.pick(history.visible.slice(-20));
-        await removeDuring(aFailure(random), disk, id, random);
-        history.removed(id);
         const to = random.pick(["data/copy.db", "data/copy.ndjson"]);
         await copyDuring(aFailure(random), disk, file, to);
         await end(service());
