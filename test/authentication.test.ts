@@ -167,12 +167,6 @@ describe("bearer tokens", () => {
 });
 
 describe("a file of tokens", () => {
-  it("may have 16 MiB", async () => {
-    const line = "a 0123456789abcdef\n";
-    const file = temporaryFile(`#${"x".repeat(16 * 1024 ** 2 - line.length - 2)}\n${line}`);
-    await startInProcess({ "--auth-tokens-file": file });
-  });
-
   it("warns if others than its owner may change it or read it", async () => {
     const file = join(temporaryFolder(), "tokens");
     writeFileSync(file, tokens);

@@ -1,53 +1,12 @@
 import { rmSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
-import { Code, ConnectError } from "@connectrpc/connect";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
-import type { Investor } from "../gen/investor/v1/investor_pb.js";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
 import { failureOf } from "./support/errors.ts";
-import { temporaryFolder } from "./support/folder.ts";
-import { listAll } from "./support/pages.ts";
 import { aCreate } from "./support/records.ts";
-import { end, grpcClient, startService } from "./support/service.ts";
+import { grpcClient, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
-
-it("kill -9 during creates loses no acknowledged record, and repeats store none twice", async () => {
-  const folder = temporaryFolder();
-  const acknowledged = new Map<string, Investor>();
-  const unanswered: ReturnType<typeof aCreate>[] = [];
-  let requests = 0;
-  for (let round = 0; round < 3; round += 1) {
-    const service = await startService({}, folder);
-    const client = grpcClient(service);
-    /** First repeats what failed, then creates more, until the service is gone. */
-    const callers = Array.from({ length: 64 }, async () => {
-      for (;;) {
-        requests += unanswered.length === 0 ? 1 : 0;
-        const request = unanswered.pop() ?? aCreate({ requestId: v7() });
-        try {
-          const investor = await client.createInvestor(request);
-          acknowledged.set(investor.id, investor);
-        } catch (error) {
-          expect(ConnectError.from(error).code).not.toBe(Code.Internal);
-          return request;
-        }
-      }
-    });
-    await delay(200 + round * 25);
-    await end(service, "SIGKILL");
-    unanswered.push(...(await Promise.all(callers)));
-  }
-  const client = grpcClient(await startService({}, folder));
-  for (const request of unanswered) {
-    const investor = await client.createInvestor(request);
-    acknowledged.set(investor.id, investor);
-  }
-  const stored = await listAll(client);
-  expect(stored).toHaveLength(requests);
-  expect(new Map(stored.map((investor) => [investor.id, investor]))).toEqual(acknowledged);
-});
 
 describe("a sync that fails ends the process", needs("cc"), () => {
   const createDisk = prepareDisks();

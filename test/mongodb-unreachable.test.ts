@@ -2,7 +2,7 @@ import { expect, it, onTestFinished } from "vitest";
 import { createMongoStore } from "../src/store/mongodb/mongodb.ts";
 import { createAuthority } from "./support/certificates.ts";
 import { temporaryFile } from "./support/folder.ts";
-import { describeWithMongo, findMembers, startServer } from "./support/mongodb.ts";
+import { describeWithMongo, startServer } from "./support/mongodb.ts";
 
 /** Why a store over this URL cannot serve. */
 async function reasonOf(url: string): Promise<string> {
@@ -82,30 +82,5 @@ describeWithMongo("A MongoDB that cannot be used names the setting:", "standalon
       [`mongodb://${host}/`, ghost],
       [`mongodb://${host}/?replicaSet=rs0`, ghost],
     ]);
-  });
-});
-
-describeWithMongo("A set says so too:", "set of three", (mongo) => {
-  it("a secondary alone, no primary", async () => {
-    const [primary, second, third] = await findMembers(mongo);
-    const direct = `mongodb://127.0.0.1:${second?.port}/?directConnection=true`;
-    await expectReasons([
-      [mongo.url(), "it serves"],
-      [`${direct}&replicaSet=wrong`, `127.0.0.1:${second?.port}: Unknown`],
-      [direct, "not primary (10107)"],
-    ]);
-    primary?.signal("SIGKILL");
-    third?.signal("SIGKILL");
-    const parts = [
-      /ReplicaSetNoPrimary/,
-      RegExp(`127.0.0.1:${second?.port}: RSSecondary`),
-      ...[primary, third].map((dead) => RegExp(`127.0.0.1:${dead?.port}: connect ECONNREFUSED`)),
-    ];
-    // Connections to a server that was killed break before others are refused.
-    const missing = async () => {
-      const reason = await reasonOf(mongo.url());
-      return parts.filter((part) => !part.test(reason));
-    };
-    await expect.poll(missing).toEqual([]);
   });
 });

@@ -111,16 +111,6 @@ describe("TLS", () => {
     expect(server.errors).toEqual([]);
   });
 
-  it("has a reply for each call that is refused while its connection is being set up", async () => {
-    const tokens = temporaryFile("backend token-of-the-backend\n");
-    const { port, ca } = await start({ "--auth-tokens-file": tokens });
-    const ask = () => rawCall(openSession(port, { ca }), paths.get, messages.empty);
-    for (let i = 0; i < 10; i += 1) {
-      const replies = await Promise.all(Array.from({ length: 10 }, ask));
-      expect(replies).toMatchObject(Array(10).fill({ reason: "CREDENTIALS_MISSING" }));
-    }
-  });
-
   it("is renewed without dropping a call, as tokens are, whatever their files hold in between", async () => {
     const tokens = temporaryFile("backend token-of-the-backend\n");
     const { files, authority, ca, ...server } = await start({ "--auth-tokens-file": tokens });
