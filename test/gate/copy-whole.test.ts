@@ -1,39 +1,14 @@
 import { once } from "node:events";
-import { readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import {
-  copy,
-  copyHere,
-  lineOf,
-  makeSqlite,
-  rowsOf,
-  startCopy,
-  tableAlone,
-  tableOf,
-} from "../support/copying.ts";
-import { temporaryFolder, tryOnSmallDisks } from "../support/folder.ts";
+import { copy, copyHere, lineOf, makeSqlite, rowsOf, startCopy } from "../support/copying.ts";
+import { temporaryFolder } from "../support/folder.ts";
 import { createRandom, type Random, seedOf } from "../support/random.ts";
 import { needs } from "../support/tools.ts";
 import { copyDuring, prepareDisks } from "./faults/failing-disk.ts";
 
 const pageSize = 4_096;
-
-it.each([100, 2_000])(
-  "a copy that ends with 0 is whole on disks between less than one copy and three of %i records",
-  needs("mount"),
-  async (count) => {
-    const folder = temporaryFolder();
-    await makeSqlite(folder, "a.db", count);
-    const { size } = statSync(join(folder, "a.db"));
-    const room = { from: 0.7 * size, step: 0.05 * size, to: 3.5 * size };
-    await tryOnSmallDisks(folder, room, async (disk) => {
-      const { code } = await copyHere(["sqlite:a.db", `sqlite:${disk}/b.db`], { folder });
-      if (code === 0) expect(tableAlone(disk, "b.db"), disk).toEqual(tableOf(folder, "a.db"));
-      return code;
-    });
-  },
-);
 
 describe("whatever a copy says is true if system calls fail", needs("cc"), () => {
   const createDisk = prepareDisks();

@@ -1,9 +1,8 @@
-/** What clients get that have no credentials, or want to watch health, and do nothing wrong. */
+/** What clients get that have no credentials, and do nothing wrong. */
 import { describe, expect, it, type TestOptions } from "vitest";
-import { buildGo, startCallers, toLine } from "../support/callers/callers.ts";
 import { type Address, clientsOf } from "../support/clients.ts";
 import { failureOf } from "../support/errors.ts";
-import { temporaryFile, temporaryFolder } from "../support/folder.ts";
+import { temporaryFile } from "../support/folder.ts";
 import { runPython } from "../support/python.ts";
 import { paths } from "../support/raw-grpc.ts";
 import { aCreate } from "../support/records.ts";
@@ -46,24 +45,3 @@ describe("without credentials, each of 200 calls is refused in full", () => {
       expect(await callAll(service)).toEqual(Array(calls).fill(`${code} ${reason}`));
     });
 });
-
-it(
-  "a client in Go that wants to watch the health of the service calls it",
-  needs("Go"),
-  async () => {
-    const service = await startService();
-    const config = {
-      loadBalancingConfig: [{ round_robin: {} }],
-      healthCheckConfig: { serviceName: "investor.v1.InvestorService" },
-      methodConfig: [{ name: [{}], waitForReady: true }],
-    };
-    const target = `127.0.0.1:${service.port}`;
-    const file = temporaryFile(JSON.stringify(config));
-    const command = [...buildGo(temporaryFolder()), "grpc", target, file, ""];
-    const { input, created, failures, finished } = startCallers(command);
-    for (let i = 0; i < calls; i += 1) input.write(toLine(aCreate()));
-    input.end();
-    await finished;
-    expect({ failures, created: created.length }).toEqual({ failures: [], created: calls });
-  },
-);

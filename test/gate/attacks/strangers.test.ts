@@ -43,8 +43,6 @@ const floods: Flood[] = [
   ...(
     [
       ["gRPC", "plain", paths.create, "application/grpc"],
-      ["gRPC-Web", "plain", paths.create, "application/grpc-web+proto"],
-      ["Connect", "plain", paths.create, "application/proto"],
       ["REST", "TLS", "/v1/investors", "application/json"],
     ] as const
   ).flatMap(([name, kind, path, type]) =>

@@ -13,7 +13,7 @@ import { minutes, repeat, timeout } from "./episodes.ts";
 import { type FailingDisk, prepareDisks } from "./failing-disk.ts";
 
 /** It takes minutes to see each way at least once; without them, a few are looked at. */
-const maxSteps = minutes > 0 ? undefined : 5;
+const maxSteps = minutes > 0 ? undefined : 8;
 const maxFiles = minutes > 0 ? 16 : 3;
 
 const pageSize = 4_096;
