@@ -1,6 +1,6 @@
 /** Processes that are told to end while something never replies to them. */
 import { execFileSync } from "node:child_process";
-import { closeSync, constants, openSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, inject, it } from "vitest";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
@@ -17,30 +17,11 @@ import {
   runGroup,
   startService,
   untilWritten,
-  waitFor,
 } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** The last line that a service has logged. */
 const lastMessage = ({ output }: Run) => JSON.parse(output().trim().split("\n").at(-1) ?? "").msg;
-
-it("a FIFO as a certificate that nobody writes does not hold up the end of a start", async () => {
-  const folder = temporaryFolder();
-  const fifo = join(folder, "server.crt");
-  execFileSync("mkfifo", [fifo]);
-  const service = run([], { TLS_CERT: fifo, TLS_KEY: fifo }, folder);
-  // It opens once the service does, and has nothing for it.
-  const fd = await waitFor(() => {
-    try {
-      return openSync(fifo, constants.O_WRONLY | constants.O_NONBLOCK);
-    } catch {
-      return undefined;
-    }
-  });
-  expect(await end(service)).toBe("SIGKILL");
-  closeSync(fd);
-  expect(service.output()).toContain("ended by SIGTERM before it was ready");
-});
 
 describe("a name server that does not reply", needs("cc"), () => {
   const folder = sharedFolder();

@@ -51,8 +51,9 @@ it("ends by a SIGTERM that comes while it loads its modules", async () => {
       if (name === "SIGTERM" && process.listenerCount(name) > 0) process.kill(process.pid, name);
       return on.call(this, name, listener);
     };`;
-  const env = { NODE_OPTIONS: preload(script) };
-  expect(await run([], env, temporaryFolder()).exited).not.toBe(0);
+  const service = run([], { NODE_OPTIONS: preload(script) }, temporaryFolder());
+  expect(await service.exited).not.toBe(0);
+  expect(service.output()).toContain("ended by SIGTERM before it was ready");
 });
 
 it("starts beside a reader that stays, warns, and shows the WAL that grows", async () => {
