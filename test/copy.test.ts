@@ -37,7 +37,7 @@ import {
 } from "./support/copying.ts";
 import { temporaryDisk, temporaryFolder } from "./support/folder.ts";
 import { anInvestor, largest } from "./support/records.ts";
-import { startService, waitFor } from "./support/service.ts";
+import { grpcClient, startService, waitFor } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 /** How a copy that left nothing out ends. */
@@ -404,7 +404,7 @@ describe("a store to copy to", () => {
 
   it("that is in use by a service serves on, from it and to it", async () => {
     const { folder, investors } = await prepare(1_000);
-    const writers = startWriters(await startService({}, folder));
+    const writers = startWriters(grpcClient(await startService({}, folder)));
     const file = "sqlite:data/investors.db";
     await waitFor(() => writers.acknowledged.length > 100);
     const before = writers.acknowledged.map(({ id }) => id);

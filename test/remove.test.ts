@@ -86,7 +86,7 @@ describe("a record that is removed from SQLite", () => {
     const victims = (await makeSplit(folder)).slice(0, 5);
     expect(victims).toHaveLength(5);
     const service = await startService({}, folder);
-    const writers = startWriters(service);
+    const writers = startWriters(grpcClient(service));
     for (const id of victims) expect(await remove(folder, id)).toEqual(removed(id));
     const created = await writers.stop();
     const client = grpcClient(service);

@@ -37,7 +37,7 @@ describe("an older SQLite file", () => {
     const folder = temporaryFolder();
     await makeSqlite(folder, "data/investors.db", 20_000);
     const older = await startService({}, folder);
-    const writers = startWriters(older);
+    const writers = startWriters(grpcClient(older));
     await waitFor(() => writers.acknowledged.length > 100);
     using reader = new DatabaseSync(join(folder, "data/investors.db"), { readOnly: true });
     const rows = "SELECT count(*) AS rows FROM investors";

@@ -6,6 +6,7 @@ import { describe, expect, it } from "vitest";
 import { buildGo, findPythonCallers, startCallers, toLine } from "../support/callers/callers.ts";
 import { createAuthority, writeServerFiles } from "../support/certificates.ts";
 import { clientsOf } from "../support/clients.ts";
+import { startWriters } from "../support/copying.ts";
 import { temporaryFile, temporaryFolder } from "../support/folder.ts";
 import { connectTo, needsMongo, startServer, startWithUsers } from "../support/mongodb.ts";
 import { aCreate } from "../support/records.ts";
@@ -50,29 +51,10 @@ function startProcess(
   };
 }
 
-/** Starts callers by Connect over HTTP/1.1. */
+/** Starts callers by Connect over HTTP/1.1, of which none may fail, and which only create. */
 function startHttp1(port: number, ca: string): EndlessCallers {
-  const { Connect: client } = clientsOf({ port }, { tls: { ca } });
-  const seen = { created: 0, failures: [] as string[] };
-  let isEnding = false;
-  const callers = Array.from({ length: 16 }, async () => {
-    while (!isEnding) {
-      try {
-        const { id } = await client.createInvestor(request);
-        await client.getInvestor({ id });
-        seen.created += 1;
-      } catch (error) {
-        seen.failures.push(String(error));
-      }
-    }
-  });
-  return {
-    async finish() {
-      isEnding = true;
-      await Promise.all(callers);
-      return seen;
-    },
-  };
+  const { stop } = startWriters(clientsOf({ port }, { tls: { ca } }).Connect);
+  return { finish: async () => ({ created: (await stop()).length, failures: [] }) };
 }
 
 /** Starts two services on one database. */

@@ -11,7 +11,7 @@ import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import type { Store } from "../../src/store/store.ts";
 import { temporaryFolder } from "./folder.ts";
 import { aCreate, anInvestor, largest } from "./records.ts";
-import { grpcClient, type Run, run, type Service } from "./service.ts";
+import { type grpcClient, type Run, run } from "./service.ts";
 
 /** Where a copy runs, and what it gets by its environment and by standard input. */
 interface CopySettings {
@@ -165,9 +165,8 @@ export function idsIn(file: string): string[] {
 /** An id as idsIn has it. */
 export const idOf = ({ id }: { id?: unknown }) => String(id).replaceAll("-", "");
 
-/** Starts callers of a service that create one record after the other, until they are stopped. */
-export function startWriters(service: Service) {
-  const client = grpcClient(service);
+/** Starts callers that create one record after the other by a client, until they are stopped. */
+export function startWriters(client: ReturnType<typeof grpcClient>) {
   const acknowledged: Investor[] = [];
   let isOver = false;
   const all = Promise.all(

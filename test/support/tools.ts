@@ -104,7 +104,6 @@ const tools = {
     get: "the package python3-venv",
     isRequired: true,
   },
-  sqlite3: { probe: "sqlite3 -version", get: "the package sqlite3" },
   "a tag": {
     probe: "git describe --tags --match 'v*'",
     get: "a clone with the tags of versions: git fetch --tags",
