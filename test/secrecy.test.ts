@@ -104,9 +104,14 @@ it("log, metrics and errors hold no field of a record but its id and no token, w
   for (const client of Object.values(clientsOf(service, { authorization }))) {
     refused.push((await failureOf(client.getInvestor({ id }))).message);
   }
-  runSql(join(service.folder, "data/investors.db"), "ALTER TABLE investors RENAME TO gone");
+  const file = join(service.folder, "data/investors.db");
+  runSql(file, "ALTER TABLE investors RENAME TO gone");
   refused.push(...(await callEverything(service)));
   const metrics = await readMetrics({ ...service, authorization });
+  expect(metrics).toContain("\ninvestor_records_store_writable 0\n");
+  runSql(file, "ALTER TABLE gone RENAME TO investors");
+  await clientsOf(service, { authorization }).gRPC.createInvestor(request);
+  await expect.poll(service.output).toContain("the database takes creates again");
   await end(service);
   const written = service.output() + metrics;
   const codes = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "UNAVAILABLE"];

@@ -34,10 +34,8 @@ import {
   runSql,
   tableAlone,
 } from "../support/copying.ts";
-import { failureOf } from "../support/errors.ts";
 import { temporaryFolder } from "../support/folder.ts";
-import { aCreate, anInvestor, largest } from "../support/records.ts";
-import { end, grpcClient, metric, startService } from "../support/service.ts";
+import { anInvestor, largest } from "../support/records.ts";
 import { needs } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
 
@@ -462,33 +460,4 @@ describe("SQLite", () => {
     }
     expect(statSync(`${path}-wal`).size).toBeLessThan(16 * 1024 * 1024);
   });
-
-  it(
-    "refuses creates beyond a quota, stays ready, and takes them again once there is room",
-    needs("prlimit"),
-    async () => {
-      const service = await startService();
-      const client = grpcClient(service);
-      const limit = (size: string) =>
-        outside("prlimit", "--pid", String(service.child.pid), `--fsize=${size}:unlimited`);
-      limit("100000");
-      const stored: Investor[] = [];
-      const creating = (async () => {
-        while (stored.length < 1_000) stored.push(await client.createInvestor(aCreate()));
-      })();
-      const failure = await failureOf(creating);
-      expect(failure).toMatchObject({ code: "Unavailable", reason: "STORE_UNAVAILABLE" });
-      expect(await metric(service, "investor_records_store_writable")).toBe(0);
-      await expect.poll(service.output).toContain("its disk is full, a quota is used up");
-      expect((await fetch(`http://127.0.0.1:${service.port}/readyz`)).status).toBe(200);
-
-      limit("unlimited");
-      stored.push(await client.createInvestor(aCreate()));
-      expect(await metric(service, "investor_records_store_writable")).toBe(1);
-      const { investors } = await client.listInvestors({ pageSize: 1_000 });
-      expect(investors).toHaveLength(stored.length);
-      expect(investors).toEqual(expect.arrayContaining(stored));
-      expect(await end(service)).toBe(0);
-    },
-  );
 });
