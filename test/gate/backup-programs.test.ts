@@ -3,7 +3,6 @@ import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
   copyFileSync,
-  linkSync,
   lstatSync,
   mkdirSync,
   readdirSync,
@@ -21,8 +20,7 @@ import { nameFrom, runProgram, toldBy } from "../support/backup-programs.ts";
 import { root } from "../support/clone.ts";
 import { insertInto, makeSqlite, rowsOf, runSql, tableOf } from "../support/copying.ts";
 import { temporaryFolder, tryOnSmallDisks } from "../support/folder.ts";
-import { aCreate } from "../support/records.ts";
-import { end, grpcClient, startService, waitFor } from "../support/service.ts";
+import { waitFor } from "../support/service.ts";
 import { needs } from "../support/tools.ts";
 
 const file = "data/investors.db";
@@ -185,30 +183,6 @@ describe("restore.js", () => {
     expect(rowsOf(folder, file)).toBe(5);
     toldBy(restore(join(backups, "pre-upgrade.db")));
     expect(rowsOf(folder, file)).toBe(2);
-  });
-
-  it("takes a backup that has other hard links, as incremental copies of a folder have", async () => {
-    const { folder, backups, backUp, restore, names } = await prepare(10);
-    toldBy(backUp());
-    linkSync(join(backups, names()[0] ?? ""), join(folder, "link.db"));
-    toldBy(restore());
-  });
-
-  it("refuses a file that a service is using, and loses nothing of it", async () => {
-    const { folder, backUp, restore } = await prepare(10);
-    toldBy(backUp());
-    const service = await startService({}, folder);
-    const { id } = await grpcClient(service).createInvestor(aCreate());
-    expect(toldBy(restore(), 1)).toContain(
-      `another process uses ${folder}/${file}: stop it first; nothing was changed`,
-    );
-    expect(readdirSync(join(folder, "data")).toSorted()).toEqual(
-      ["", "-shm", "-wal"].map((suffix) => `investors.db${suffix}`),
-    );
-    expect(await grpcClient(service).getInvestor({ id })).toMatchObject({ id });
-    await end(service);
-    toldBy(restore());
-    expect(rowsOf(folder, file)).toBe(10);
   });
 
   it("restores wholly or changes nothing on a small disk", needs("mount"), async () => {

@@ -122,17 +122,6 @@ for (const [i, imported] of [messages, rpc, grpc, connect].entries()) {
 console.log(grpc.InvestorError === connect.InvestorError);
 `;
 
-/** Compares what Node.js finds with what is found by those who know nothing of `exports`. */
-const resolved = `
-const { sync } = require("resolve");
-const packageFilter = (pkg) => ({ ...pkg, main: pkg.module });
-for (const path of ["", "/google/rpc", "/grpc", "/connect"]) {
-  const name = "investor-records-client" + path;
-  const [found, module] = [sync(name), sync(name, { packageFilter })];
-  console.log(found === require.resolve(name), module === found.replace("/cjs/", "/esm/"));
-}
-`;
-
 /** A test of Jest, which knows no modules. */
 const jestTest = `
 const { credentials } = require("@grpc/grpc-js");
@@ -209,13 +198,7 @@ describe("the package", () => {
     writeFileSync(join(alone, "user.cjs"), user);
 
     cpSync(alone, beside, { recursive: true });
-    const tools = [
-      "@arethetypeswrong/cli@0.18",
-      "esbuild@0.28",
-      "jest@30",
-      "publint@0.3",
-      "resolve@1",
-    ];
+    const tools = ["@arethetypeswrong/cli@0.18", "esbuild@0.28", "jest@30", "publint@0.3"];
     await install(beside, "@grpc/grpc-js@1", ...connectPackages, "typescript@5.9", ...tools);
     for (const name of ["caller.mts", "caller.cts", "caller.ts"]) write(name, caller);
     write("client.mts", recipe.replace('"localhost:8080"', 'process.argv[2] ?? ""'));
@@ -275,8 +258,6 @@ describe("the package", () => {
         );
         write("same.mjs", same);
         expect(await run(beside, "same.mjs")).toBe(`${"true 0\n".repeat(4)}true\n`);
-        write("resolved.cjs", resolved);
-        expect(await run(beside, "resolved.cjs")).toBe("true true\n".repeat(4));
 
         const { port } = await startService();
         const address = `localhost:${port}`;
