@@ -89,7 +89,7 @@ export declare type Investor = Message<"investor.v1.Investor"> & {
   zipCode: string;
 
   /**
-   * The country: two or three lower-case letters (a-z), such as "us", as ISO 3166-1's US.
+   * The country: two or three lower-case letters (a-z), such as "us" (US in ISO 3166-1).
    *
    * @generated from field: string country = 11;
    */
@@ -187,8 +187,8 @@ export declare type CreateInvestorRequest = Message<"investor.v1.CreateInvestorR
   zipCode: string;
 
   /**
-   * The country; required: two or three lower-case letters (a-z), such as "us", as
-   * ISO 3166-1's US, not looked up in any list.
+   * The country; required: two or three lower-case letters (a-z), such as "us"
+   * (US in ISO 3166-1), not looked up in any list.
    *
    * @generated from field: string country = 11;
    */
