@@ -2,9 +2,9 @@
 import { once } from "node:events";
 import { connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { createAuthority, writeServerFiles, writeServerFlags } from "./support/certificates.ts";
+import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { clientPreface, firstCall, frameType } from "./support/http2-frames.ts";
+import { clientPreface, firstCall } from "./support/http2-frames.ts";
 import { messages, paths } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
 import { hurry, startService } from "./support/service.ts";
@@ -14,8 +14,6 @@ const alive = http1("GET", "/healthz", {});
 const check = firstCall(paths.check, messages.empty);
 /** The message of a check by gRPC whose status is SERVING. */
 const serving = "\0\0\0\0\x02\b\x01";
-/** The frame of the server's settings, without its length. */
-const settings = String.fromCharCode(frameType.settings);
 
 /** What is sent in one connection, and what its first reply has. */
 const beginnings: [name: string, bytes: Uint8Array, reply: string][] = [
@@ -51,26 +49,6 @@ describe("a connection in plain text", () => {
     expect(await closed).toContain('{"status":"alive"}');
   });
 });
-
-it.each([
-  [undefined, false],
-  [["http/1.1"], "http/1.1"],
-  [["h2", "http/1.1"], "h2"],
-])(
-  "a connection with TLS of a client that offers %j carries %j",
-  async (ALPNProtocols, expected) => {
-    const authority = await createAuthority();
-    const { port } = await startInProcess(await writeServerFlags(temporaryFolder(), authority));
-    const options = { port, servername: "localhost", ca: authority.ca };
-    const socket = connectTls({ ...options, ...(ALPNProtocols && { ALPNProtocols }) });
-    onTestFinished(() => void socket.destroy());
-    await once(socket, "secureConnect");
-    expect(socket.alpnProtocol).toBe(expected);
-    socket.write(expected === "h2" ? check : alive);
-    const [first] = await once(socket.setEncoding("latin1"), "data");
-    expect(first).toContain(expected === "h2" ? settings : "alive");
-  },
-);
 
 /**
  * What a client sends, of which it may send the last part again and again, and why its connection is closed; it

@@ -41,7 +41,7 @@ export async function writeServerFlags(...files: Parameters<typeof writeServerFi
   return { "--tls-cert": TLS_CERT, "--tls-key": TLS_KEY };
 }
 
-/** The body of a GET over TLS from a service on this machine. */
+/** The body of a GET over TLS from a service on this machine, by a client that names no protocol. */
 export async function getOverTls(
   { port }: { port: number },
   path: string,
