@@ -1,34 +1,14 @@
-/** What README's first command does where npm or the machine lacks something, and the image's health check. */
+/** What README's first command does where the machine lacks something, and the image's health check. */
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { expect, it, onTestFinished } from "vitest";
-import { copyClone, root } from "./support/clone.ts";
+import { root } from "./support/clone.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { anyPort, runGroup, untilWritten } from "./support/service.ts";
+import { runGroup } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
-
-it("npm start builds what it starts, though a file has npm run no scripts", async () => {
-  const folder = temporaryFolder();
-  copyClone(folder);
-  writeFileSync(join(folder, ".npmrc"), "ignore-scripts=true\n");
-  const env = { PATH: process.env.PATH, ...anyPort };
-  const service = runGroup("npm", ["start"], { cwd: folder, env });
-  await untilWritten(service, "serving");
-  expect(service.output()).toContain("serving sqlite:");
-});
-
-it("npm start says how to install what is needed, if npm has installed the clone without development packages", async () => {
-  const folder = temporaryFolder();
-  writeFileSync(join(folder, "package.json"), "{}");
-  const cwd = join(folder, "clone");
-  copyClone(cwd, "..");
-  const { exited, written } = runGroup("npm", ["start"], { cwd, env: { PATH: process.env.PATH } });
-  expect(await exited).toBe(1);
-  expect(written.stderr).toMatch(/^error: [^\n]+: npm ci --include=dev --prefix \.$/m);
-});
 
 it("npm start says in one line what Node.js lacks without libatomic", needs("Linux"), async () => {
   const folder = temporaryFolder();
