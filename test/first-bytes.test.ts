@@ -51,12 +51,18 @@ describe("a connection in plain text", () => {
 });
 
 /**
- * What a client sends, of which it may send the last part again and again, and why its connection is closed; it
- * may have been set up for a protocol by TLS.
+ * What a client sends, of which it may send the last part again and again, what it gets, and why its connection is
+ * closed; it may have been set up for a protocol by TLS.
  */
 type Unfinished = Record<
   string,
-  { on?: "h2" | "http/1.1"; bytes: Uint8Array | string; drip?: string; reason: string }
+  {
+    on?: "h2" | "http/1.1";
+    bytes: Uint8Array | string;
+    drip?: string;
+    reply?: string;
+    reason: string;
+  }
 >;
 
 const post = { "content-type": "application/json", "content-length": 60_000 };
@@ -67,7 +73,10 @@ const inPlainText: Unfinished = {
   PRI: { bytes: "PRI", reason: "no_settings" },
   "half a preface": { bytes: clientPreface.subarray(0, 10), reason: "no_settings" },
   "a preface without settings": { bytes: clientPreface.subarray(0, -9), reason: "no_settings" },
-  "half a head": { bytes: "GET / HTTP/1.1\r\n", reason: "unfinished_request" },
+  "half a head": {
+    ...{ bytes: "GET / HTTP/1.1\r\n", reply: "HTTP/1.1 408 Request Timeout\r\n" },
+    reason: "unfinished_request",
+  },
   "half a head that drips": {
     ...{ bytes: "GET / HTTP/1.1\r\n", drip: "x: y\r\n" },
     reason: "unfinished_request",
@@ -99,18 +108,25 @@ it.each([
     // Ten seconds are half a second there.
     const env = { ...files, REQUEST_TIMEOUT: "10s", NODE_OPTIONS: hurry(20) };
     const { port, output } = await startService(env);
-    const closing = Object.entries(all).map(async ([name, { on, bytes, drip = "", reason }]) => {
-      const socket = on
-        ? connectTls({ port, ALPNProtocols: [on], rejectUnauthorized: false }).resume()
-        : openWire(port).socket;
-      socket.on("error", () => {}).write(bytes);
-      await once(socket, "connect");
-      const line = `"reason":"${reason}","peer":"127.0.0.1:${socket.localPort}"`;
-      const dripping = setInterval(() => socket.write(drip), 20);
-      onTestFinished(() => clearInterval(dripping));
-      await expect.poll(() => socket.closed, { message: name }).toBe(true);
-      await expect.poll(output, { message: name }).toContain(line);
-    });
+    const closing = Object.entries(all).map(
+      async ([name, { on, bytes, drip = "", reply = "", reason }]) => {
+        const socket = on
+          ? connectTls({ port, ALPNProtocols: [on], rejectUnauthorized: false })
+          : openWire(port).socket;
+        let received = "";
+        socket.on("data", (chunk) => {
+          received += chunk;
+        });
+        socket.on("error", () => {}).write(bytes);
+        await once(socket, "connect");
+        const line = `"reason":"${reason}","peer":"127.0.0.1:${socket.localPort}"`;
+        const dripping = setInterval(() => socket.write(drip), 20);
+        onTestFinished(() => clearInterval(dripping));
+        await expect.poll(() => socket.closed, { message: name }).toBe(true);
+        await expect.poll(output, { message: name }).toContain(line);
+        expect(received, name).toContain(reply);
+      },
+    );
     await Promise.all(closing);
   },
 );
