@@ -26,6 +26,8 @@ async function readMetrics(): Promise<Map<string, Set<string>>> {
   await client.listInvestors({});
 
   const text = await getOverTls(service, "/metrics", tls);
+  // Such names are for counters (https://prometheus.io/docs/practices/naming).
+  expect(findAll(/^# TYPE (\w+_total) gauge$/gm, text)).toEqual([]);
   const metrics = new Map<string, Set<string>>();
   for (const [, name = "", labels = ""] of text.matchAll(/^(\w+)(?:\{(.*)\})? /gm)) {
     const known = metrics.get(name) ?? [];
