@@ -25,10 +25,10 @@ const stopMs = 5_000;
 const filesGoneStatus = 3;
 
 /** The name of the command, or a flag. */
-const [first = "serve"] = process.argv.slice(2);
+const [firstArgument = "serve"] = process.argv.slice(2);
 
 /** Whether it prints for people what is found, of which no line may be missing. */
-const isForPeople = ["copy", "remove"].includes(first);
+const isForPeople = ["copy", "remove"].includes(firstArgument);
 
 const stderr = openStandardError(isForPeople ? 8 * 1024 ** 2 : 64 * 1024);
 const isTerminal = isatty(2);
@@ -111,9 +111,9 @@ program
 
 // Commander would treat an unknown command as an argument of the default one.
 const commands = program.commands.map((each) => each.name());
-if (!first.startsWith("-") && ![...commands, "help"].includes(first)) {
+if (!firstArgument.startsWith("-") && ![...commands, "help"].includes(firstArgument)) {
   program.error(
-    `error: unknown command ${JSON.stringify(first)}; the commands are ${commands.join(", ")} and help`,
+    `error: unknown command ${JSON.stringify(firstArgument)}; the commands are ${commands.join(", ")} and help`,
   );
 }
 await program.parseAsync();
