@@ -3,7 +3,7 @@ import { dirname, join, normalize } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
 import { ListInvestorsRequestSchema } from "../gen/investor/v1/investor_pb.js";
-import { nameOf } from "../src/failures.ts";
+import { nameOf, overloaded } from "../src/failures.ts";
 import { maxTextLength } from "../src/investor/investor.ts";
 import { maxPageBytes, toRange } from "../src/investor/paging.ts";
 import { limits } from "../src/limits.ts";
@@ -145,6 +145,9 @@ it.each([
   ["docs/operation.md", `every ${reloadIntervalMs / 1_000} seconds`],
   ["proto/investor/v1/investor.proto", textLimit],
   ["proto/investor/v1/openapi.json", textLimit],
+  ["proto/investor/v1/openapi.json", overloaded("calls in flight").message],
+  ["proto/investor/v1/openapi.json", `at once within ${limits.unreadMs / 60_000} minutes`],
+  ["proto/investor/v1/openapi.json", `the list takes ${limits.wholeListMs / 60_000} minutes`],
 ])("%s says: %s", (file, words) => {
   expect(readFileSync(join(root, file), "utf8")).toMatch(new RegExp(words, "i"));
 });
