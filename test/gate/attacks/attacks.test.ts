@@ -5,6 +5,7 @@
  */
 import { cpus } from "node:os";
 import { describe, expect, inject, it } from "vitest";
+import { limits } from "../../../src/limits.ts";
 import { createRandom, seedOf } from "../../support/random.ts";
 import { needs } from "../../support/tools.ts";
 import { type Figures, startCallers } from "./callers.ts";
@@ -44,9 +45,13 @@ async function prepare(kind: Kind) {
   return { target, callers, initial: await target.holdings() };
 }
 
+/** How long the service may hold a session of TLS that Node.js does not close, and some more. */
+const closedWithinMs = limits.idleMs + limits.unreadMs + 20_000;
+
 /** Waits until the service holds no more than at first, of calls or of everything. */
 async function settle({ target, initial }: Scene, kinds?: "calls"[]): Promise<void> {
-  const poll = expect.poll(() => target.excess(initial, kinds), { interval: 200 }).toEqual([]);
+  const options = { interval: 200, timeout: kinds ? inject("waitMs") : closedWithinMs };
+  const poll = expect.poll(() => target.excess(initial, kinds), options).toEqual([]);
   await Promise.race([poll, target.throwOnceEnded]);
 }
 
