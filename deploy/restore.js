@@ -50,8 +50,10 @@ async function restore(from) {
     // Second names, so that at each moment there is either the old file with its WAL or the new one.
     for (const name of ["", "-wal", "-journal"].map((suffix) => path + suffix)) {
       if (!existsSync(name)) continue;
-      linkSync(name, join(old, basename(name)));
-      if (name === path && isUsed(join(old, basename(name))))
+      const secondName = join(old, basename(name));
+      linkSync(name, secondName);
+      // Before the WAL has a second name.
+      if (name === path && isUsed(secondName))
         throw new Error(`another process uses ${path}: stop it first`);
     }
     syncPath(old);
