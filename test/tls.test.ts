@@ -19,8 +19,9 @@ import { clientsOf } from "./support/clients.ts";
 import { failureOf } from "./support/errors.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { messages, openCall, paths, rawCall, replyOf, untilArrived } from "./support/raw-grpc.ts";
-import { aCreate } from "./support/records.ts";
+import { aCreate, institution } from "./support/records.ts";
 import { startInProcess } from "./support/server.ts";
+import { http1, statusesIn } from "./support/tcp.ts";
 import { needs } from "./support/tools.ts";
 
 /** Starts a service with TLS, and gives the folder of its files and the authority that has signed for it. */
@@ -109,6 +110,20 @@ describe("TLS", () => {
     await expect(fetch(`http://localhost:${server.port}/healthz`)).rejects.toThrow();
     await expect(clientsOf(server).gRPC.listInvestors({})).rejects.toThrow();
     expect(server.errors).toEqual([]);
+  });
+
+  it("carries a request of several records while replies wait to be read, on HTTP/1.1", async () => {
+    const { ca, port } = await start();
+    const socket = connectTls({ port, host: "localhost", ca }).setEncoding("latin1");
+    onTestFinished(() => void socket.destroy());
+    let replies = "";
+    socket.on("data", (chunk) => {
+      replies += chunk;
+    });
+    const record = JSON.stringify(institution).padEnd(60_000);
+    const create = http1("POST", "/v1/investors", { "content-type": "application/json" }, record);
+    socket.write(http1("GET", "/openapi.json", {}).repeat(12) + create);
+    await expect.poll(() => statusesIn(replies)).toEqual(Array(13).fill(200));
   });
 
   it("is renewed without dropping a call, as tokens are, whatever their files hold in between", async () => {

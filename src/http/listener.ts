@@ -181,7 +181,10 @@ function beginTls({ server }: Tls, connections: Connections, serveConnection: Se
     }
     socket.on("error", ignore);
     connection.secure(socket);
-    serveConnection(connection, socket, socket.alpnProtocol === "h2");
+    const isHttp2 = socket.alpnProtocol === "h2";
+    serveConnection(connection, socket, isHttp2);
+    // Otherwise Node.js's parser would get what was decrypted after it has been paused, and fail.
+    if (!isHttp2) socket.on("data", ignore);
   });
   server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket) => {
     // Others come from clients that have left.

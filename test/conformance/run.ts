@@ -43,36 +43,12 @@ run(join(bin, "buf"), [
 run(join(bin, "tsc"), ["-p", here]);
 // Of several servers that start at once, a busy machine has none ready in the runner's ten seconds.
 const options = ["--mode=server", "--max-servers=1", "--conf=config.yaml"];
-const args = [...options, ...process.argv.slice(2)];
-const suite = (...more: string[]) =>
-  attempt(join(tools, "connectconformance"), [
-    ...args,
-    ...more,
-    "--",
-    process.execPath,
-    "server.ts",
-  ]);
-const { status, stdout } = suite();
-process.stdout.write(stdout);
-if (status !== 0) {
-  // On a busy machine, a case can miss its own deadline; alone, it must not.
-  const failed = stdout.matchAll(/^FAILED: (.*):$/gm);
-  const again = suite("--parallel=1", ...Array.from(failed, ([, name]) => `--run=${name}`));
-  process.stdout.write(`\nonce more:\n${again.stdout}`);
-  if (again.status !== 0) process.exit(1);
-}
+const args = [...options, ...process.argv.slice(2), "--", process.execPath, "server.ts"];
+process.stdout.write(run(join(tools, "connectconformance"), args));
 
 /** Runs a program to its end and gives what it printed, or ends as it did. */
 function run(program: string, args: string[]): string {
-  const { status, stdout } = attempt(program, args);
-  if (status === 0) return stdout;
-  process.stdout.write(stdout);
-  process.exit(status ?? 1);
-}
-
-/** Runs a program to its end, however that is. */
-function attempt(program: string, args: string[]) {
-  const result = spawnSync(program, args, {
+  const { status, stdout, error } = spawnSync(program, args, {
     timeout: timeLimitMs,
     stdio: ["ignore", "pipe", "inherit"],
     encoding: "utf8",
@@ -80,6 +56,8 @@ function attempt(program: string, args: string[]) {
     cwd: here,
     env: { ...process.env, GOBIN: tools, GOFLAGS: "-mod=mod" },
   });
-  if (result.error) throw result.error;
-  return result;
+  if (error) throw error;
+  if (status === 0) return stdout;
+  process.stdout.write(stdout);
+  process.exit(status ?? 1);
 }
