@@ -15,7 +15,7 @@ import { createProbesAndMetrics } from "./endpoints/probes-and-metrics.ts";
 import { createReflection } from "./endpoints/reflection.ts";
 import { createConnections } from "./http/connection-set.ts";
 import { hostsOf } from "./http/cross-origin.ts";
-import { type Listener, listen } from "./http/listener.ts";
+import { listen } from "./http/listener.ts";
 import { readTls } from "./http/tls.ts";
 import { createRest } from "./protocols/rest.ts";
 import { createRouter, type RouterOptions } from "./protocols/router.ts";
@@ -43,7 +43,7 @@ const closeMs = 4_000;
 
 /**
  * Opens the store and serves it until stopped. Listens before the store is open; until then, calls
- * fail with STORE_UNAVAILABLE, and `/readyz` with 503.
+ * fail with STORE_UNAVAILABLE, and `/readyz` with 503. If it throws, the process has to end.
  *
  * @param onFatal called once if the server cannot go on and the process has to end
  * @param droppedLines how many lines the log has dropped so far
@@ -60,34 +60,29 @@ export async function startServer(
   const parts = await createParts(config, log, droppedLines);
   const { connections, lateStore, telemetry, authentication, tls } = parts;
   const onWarning = (message: string) => log.warn(message);
-  let listener: Listener | undefined;
-  try {
-    // Before opening the database, which can take long: probes are served meanwhile.
-    const { host, port: ports } = config;
-    listener = await listen({ host, ports, tls, connections, ...parts.router });
-    const store = await openStore(database, {
-      requestTimeoutMs: config.requestTimeout,
-      observe: telemetry.observeStore,
-      onWritable: telemetry.noteWritable,
-      onWalSize: telemetry.showWalSize,
-      onWarning,
-      onNew: (path) => log.info(`made ${path}, a new file without records`),
-      async onFatal(error) {
-        // The store has failed calls in flight with an unknown outcome: lets their replies leave
-        // the process, which can be later than their `finish` event.
-        await delay(flushMs);
-        onFatal(error);
-      },
-    });
-    await lateStore.set(store);
-  } catch (error) {
-    listener?.close();
-    connections.destroy();
+  // Before opening the database, which can take long: probes are served meanwhile.
+  const { host, port } = config;
+  const listener = await listen({ host, ports: port, tls, connections, ...parts.router });
+  const opening = openStore(database, {
+    requestTimeoutMs: config.requestTimeout,
+    observe: telemetry.observeStore,
+    onWritable: telemetry.noteWritable,
+    onWalSize: telemetry.showWalSize,
+    onWarning,
+    onNew: (path) => log.info(`made ${path}, a new file without records`),
+    async onFatal(error) {
+      // The store has failed calls in flight with an unknown outcome: lets their replies leave
+      // the process, which can be later than their `finish` event.
+      await delay(flushMs);
+      onFatal(error);
+    },
+  });
+  const store = await opening.catch((error) => {
     throw error instanceof ConfigError ? new ConfigError(`${setting} is ${error.message}`) : error;
-  }
-  const { ports, close } = listener;
+  });
+  await lateStore.set(store);
   return {
-    ports,
+    ports: listener.ports,
     /** The database URL, without secrets. */
     database: database.name,
     /** Re-reads certificates and tokens, without dropping a call. */
@@ -98,7 +93,7 @@ export async function startServer(
      *
      * @returns what was not finished, for the log; undefined if everything was
      */
-    stop: () => stop(parts, close, config),
+    stop: () => stop(parts, listener.close, config),
   };
 }
 

@@ -37,9 +37,6 @@ interface ListenerOptions {
   serve(connection: Connection, req: HttpRequest, res: HttpResponse): void;
 }
 
-/** The open ports. */
-export type Listener = Awaited<ReturnType<typeof listen>>;
-
 /** How HTTP/2 with prior knowledge begins (RFC 9113, 3.4), and no request of HTTP/1.1. */
 const prefaceStart = "PRI";
 
@@ -68,9 +65,6 @@ export async function listen(options: ListenerOptions) {
   const serveConnection = createHttpServers(options);
   const begin = tls ? beginTls(tls, connections, serveConnection) : readPreface(serveConnection);
   const servers: Server[] = [];
-  const close = () => {
-    for (const server of servers) server.close();
-  };
   const opened = ports.map(async (port) => {
     const server = createServer(socketOptions, (socket) => {
       const connection = connections.add(socket);
@@ -85,12 +79,11 @@ export async function listen(options: ListenerOptions) {
     return (server.address() as AddressInfo).port;
   });
   return {
-    ports: await Promise.all(opened).catch((error) => {
-      close();
-      throw error;
-    }),
+    ports: await Promise.all(opened),
     /** Stops accepting connections; open ones stay. */
-    close,
+    close() {
+      for (const server of servers) server.close();
+    },
   };
 }
 

@@ -15,7 +15,6 @@ export function createLateStore(log: Logger) {
   let opened: Store = { insert: fail, find: fail, list: fail, ping: fail, close: async () => {} };
   let isServing: boolean | undefined;
   let stopped = false;
-  let timer: NodeJS.Timeout | undefined;
 
   const store: Store = {
     insert: (...args) => opened.insert(...args),
@@ -38,7 +37,7 @@ export function createLateStore(log: Logger) {
     if (failure !== undefined && wasServing !== false) {
       log.error({ err: failure }, "the store is not ready");
     } else if (isServing && wasServing === false) log.info("the store is ready again");
-    timer = setTimeout(check, checkIntervalMs);
+    setTimeout(check, checkIntervalMs);
   }
 
   return {
@@ -53,7 +52,6 @@ export function createLateStore(log: Logger) {
     /** Ends the checks; from now on, it is not ready. */
     stopChecks(): void {
       stopped = true;
-      clearTimeout(timer);
     },
   };
 }
