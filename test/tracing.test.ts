@@ -1,6 +1,7 @@
 import { createServer, type RequestListener } from "node:http";
 import { connect } from "node:http2";
 import { buffer } from "node:stream/consumers";
+import { setTimeout as delay } from "node:timers/promises";
 import { propagation, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
 import {
@@ -163,8 +164,12 @@ async function startCollector(respond?: RequestListener) {
   const collected = { url: "", headers: "", text: "" };
   const server = createServer(async (req, res) => {
     if (respond) return respond(req, res);
+    const body = await buffer(req);
+    // Longer than a store takes to close; a collector may drop what nobody waits for.
+    await delay(300);
+    if (res.destroyed) return;
     collected.headers = `${req.method} ${req.url} ${req.headers["x-key"]}`;
-    collected.text += (await buffer(req)).toString("latin1");
+    collected.text += body.toString("latin1");
     res.end();
   });
   onTestFinished(() => server.closeAllConnections());

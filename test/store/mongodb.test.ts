@@ -317,7 +317,8 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       const db = (await connectTo(url)).db();
       const validate = (validator: object) => db.command({ collMod: "investors", validator });
       const service = await startOver(url, "20s");
-      const failing = await startOver(url, "6s");
+      // Two, since each failure makes its driver look for the server anew.
+      const [failing, other] = [await startOver(url, "6s"), await startOver(url, "6s")];
       const unknown = { code: "Unavailable", reason: "OUTCOME_UNKNOWN" };
       let count = 0;
       for (const how of [{ writeConcernError: deposed }, { closeConnection: true }]) {
@@ -334,7 +335,7 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       await fail("alwaysOn", { writeConcernError: deposed });
       const request = aCreate({ requestId: v7() });
       const open = failureOf(failing.createInvestor(request));
-      const nameless = failureOf(failing.createInvestor(aCreate()));
+      const nameless = failureOf(other.createInvestor(aCreate()));
       await waitFor(async () => (await store.list({ limit: 10 })).length === count + 2);
       // The server switches between failures by turning them off for a moment.
       await validate({ _id: null });
