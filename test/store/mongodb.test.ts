@@ -46,14 +46,15 @@ import { describeStoreContract } from "./contract.ts";
 function open(url: string, requestTimeoutMs = 600_000) {
   const fatal: Error[] = [];
   const told: (Error | undefined)[] = [];
+  const observed: string[] = [];
   const store = createMongoStore(url, {
     requestTimeoutMs,
-    observe() {},
+    observe: (operation) => observed.push(operation),
     onFatal: (error) => fatal.push(error),
     onWritable: (refusal) => told.push(refusal),
   });
   onTestFinished(() => store.close());
-  return { ...store, fatal, told };
+  return { ...store, fatal, told, observed };
 }
 
 /** The collection of a store, for another program. */
@@ -78,6 +79,15 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     await open(url).insert(anInvestor());
     const other = open(url.replace("/test-", "/Test-"));
     await expect(other.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
+  });
+
+  it("tells how long each piece of work has taken", async () => {
+    const store = open(mongo.url());
+    await store.insert(anInvestor());
+    await store.find(v7());
+    await store.list({ limit: 1 });
+    await store.ping();
+    expect(store.observed).toEqual(["insert", "find", "find", "list", "check"]);
   });
 
   it("keeps a record as a document that others can read, in investors if the URL names no database", async () => {
