@@ -8,7 +8,6 @@ import { expect, it, type TestOptions } from "vitest";
 import type { InvestorClient } from "../../client/src/client.ts";
 import {
   buildGo,
-  buildJava,
   type Callers,
   findPythonCallers,
   startCallers,
@@ -32,18 +31,11 @@ import { needs } from "../support/tools.ts";
 
 const recordsOfEach = 100;
 
-/** Starts callers of one language, with a service config of gRPC. */
-type Start = (target: string, configFile: string) => Callers;
-
-const languages: [string, TestOptions, () => Start | Promise<Start>][] = [
-  ["Go", needs("Go"), () => startBy(buildGo(temporaryFolder()))],
-  ["Python", needs("Python"), async () => startBy(await findPythonCallers())],
-  ["Java", needs("Maven"), () => buildJava(temporaryFolder())],
+/** The callers of each language, by the commands that start them. */
+const languages: [string, TestOptions, () => string[] | Promise<string[]>][] = [
+  ["Go", needs("Go"), () => buildGo(temporaryFolder())],
+  ["Python", needs("Python"), findPythonCallers],
 ];
-
-function startBy(command: string[]): Start {
-  return (target, configFile) => startCallers([...command, "grpc", target, configFile, ""]);
-}
 
 /** Callers in this process, by the client of the package. */
 function startClient(client: InvestorClient): Callers {
@@ -120,11 +112,11 @@ it("every create of the client, over each transport, is acknowledged and stored 
 
 for (const [language, options, prepare] of languages) {
   it(`each create by request id in ${language} is stored, and none twice`, options, async () => {
-    const start = await prepare();
+    const command = await prepare();
     const by = ({ port }: Service, config: string) => {
       const text = readFileSync(join(root, "proto/investor/v1", config), "utf8");
       const configFile = temporaryFile(text.replaceAll('"30s"', '"300s"'));
-      return start(`127.0.0.1:${port}`, configFile);
+      return startCallers([...command, "grpc", `127.0.0.1:${port}`, configFile, ""]);
     };
     const first = await startService();
     // gRPC repeats no call whose reply has begun, so that none is cut off here.
