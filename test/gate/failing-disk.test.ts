@@ -77,17 +77,6 @@ describe("where a disk fails", needs("cc"), () => {
     },
   );
 
-  it("a service does not start that could read its file, and never write to it", async () => {
-    const { folder, env, setRules } = createDisk();
-    await end(await startService(env, folder));
-    setRules("open .db =1 EMFILE");
-    const next = run([], env, folder);
-    expect(await next.exited).toBe(1);
-    expect(next.output()).toContain(
-      "check rights, read-only mounts, inodes and open files (SQLite 8: ",
-    );
-  });
-
   it.each([
     ["read .db =1 EIO", "disk I/O error"],
     ["read .db 1 EIO", "disk I/O error"],
