@@ -13,10 +13,12 @@ import {
 import { InvestorService } from "../gen/investor/v1/investor_pb.js";
 import { overloaded } from "../src/failures.ts";
 import { failureOf } from "./support/errors.ts";
+import { temporaryFile } from "./support/folder.ts";
 import { type Methods, serveMethods } from "./support/in-process.ts";
 import { runPython } from "./support/python.ts";
 import { frame, messages, openCall, paths, rawCall, rawConnection } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
+import { createBody } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 const getPath = paths.get;
@@ -169,3 +171,25 @@ it("Python's clients of reflection and health work unaided", needs("Python"), as
     Serving.SERVING,
   ]);
 });
+
+/** Makes calls at once, and prints what each was told. */
+const pythonCreates = `
+import grpc, json, sys
+create = grpc.insecure_channel(json.load(sys.stdin)).unary_unary("${paths.create}")
+body = bytes.fromhex("${createBody().toString("hex", 5)}")
+for call in [create.future(body) for _ in range(200)]:
+  error = call.exception()
+  details = dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
+  print(json.dumps([error.code().name, b"CREDENTIALS_MISSING" in details]), flush=True)
+`;
+
+it(
+  "Python's client learns of each of 200 calls that it is refused, and why",
+  needs("Python"),
+  async () => {
+    const tokens = temporaryFile("orders t0ken-of-the-orders\n");
+    const { port } = await startInProcess({ "--auth-tokens-file": tokens });
+    const told = await runPython(pythonCreates, `127.0.0.1:${port}`);
+    expect(told).toEqual(Array(200).fill(["UNAUTHENTICATED", true]));
+  },
+);
