@@ -78,18 +78,24 @@ describe("a connection of HTTP/1.1", () => {
     await untilInFlight(service, 0);
   });
 
-  it("takes the rest of a request that was refused for as long as it goes on arriving", async () => {
-    const { port } = await startInProcess();
-    const head = http1("POST", "/nothing", { "content-length": 30 });
-    const { socket, received } = openWire(port, head);
-    // For longer than it may pause.
-    for (let i = 0; i < 10; i += 1) {
-      await delay(600);
-      socket.write("abc");
-    }
-    socket.write(alive);
-    await expect.poll(() => statusesIn(received())).toEqual([404, 200]);
-  });
+  it.each([
+    ["that is no call", "/nothing", 404, ""],
+    ["that is too large", rest, 413, "x".repeat(70_000)],
+  ])(
+    "takes the rest of a request that was refused for as long as it goes on arriving: %s",
+    async (_, path, status, first) => {
+      const { port } = await startInProcess();
+      const head = http1("POST", path, { ...json, "content-length": first.length + 30 });
+      const { socket, received } = openWire(port, head + first);
+      // For longer than it may pause.
+      for (let i = 0; i < 10; i += 1) {
+        await delay(600);
+        socket.write("abc");
+      }
+      socket.write(alive);
+      await expect.poll(() => statusesIn(received())).toEqual([status, 200]);
+    },
+  );
 
   it("is closed if the rest of a request that was refused pauses for five seconds", async () => {
     const { port } = await startService({ NODE_OPTIONS: hurry(4) });

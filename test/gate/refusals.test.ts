@@ -29,11 +29,6 @@ const curl: Command = (url, token, ca, count) => {
 const clients: [name: string, command: Command, options: TestOptions][] = [
   ["curl", curl, needs("curl")],
   [
-    "Python's http.client",
-    (...args) => ["python3", join(callers, "upload/upload.py"), ...args],
-    needs("Python"),
-  ],
-  [
     "Java's HttpClient",
     (...args) => ["java", join(callers, "upload/Upload.java"), ...args],
     needs("Java"),
