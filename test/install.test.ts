@@ -10,7 +10,7 @@ import { temporaryFolder } from "./support/folder.ts";
 import { runGroup } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
-it("npm start says in one line what Node.js lacks without libatomic", needs("Linux"), async () => {
+it("npm start says in one line what Node.js lacks without libatomic", async () => {
   const folder = temporaryFolder();
   writeFileSync(join(folder, "libatomic.so.1"), "");
   // As npm runs it, which may need the same library itself.

@@ -54,7 +54,7 @@ const launchers: [string, string[], ...Parameters<typeof needs>][] = [
   ["a pipe", redirected("log")],
   ["a socket", ["env"]],
   ["a terminal that is stopped", ["python3", "-c", onStoppedTerminal], "Python"],
-  ["a full disk", redirected("/dev/full"), "Linux"],
+  ["a full disk", redirected("/dev/full")],
 ];
 
 /** Runs the command line, none of whose standard error is read, in a folder of its own. */

@@ -7,7 +7,6 @@ import { describe, expect, it } from "vitest";
 import { createAuthority, writeServerFlags } from "./support/certificates.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
-import { needs } from "./support/tools.ts";
 
 describe("a file that a setting names", () => {
   it("is named if it cannot be used, and nothing of it is repeated", async () => {
@@ -50,7 +49,7 @@ describe("a file that a setting names", () => {
     }
   });
 
-  it("can be a FIFO, which is read once", needs("Linux"), async () => {
+  it("can be a FIFO, which is read once", async () => {
     const folder = temporaryFolder();
     const authority = await createAuthority();
     const flags = await writeServerFlags(folder, authority);

@@ -64,7 +64,7 @@ const upgrade = commandsWith("docker rm investor-records");
 const dump = commandsWith("mongodump ");
 const restoreDump = commandsWith("mongorestore ");
 
-describe("the commands of the pages, each followed twice, lose no record", needs("Linux"), () => {
+describe("the commands of the pages, each followed twice, lose no record", () => {
   const read = createManifestReader();
 
   for (const [name, platform] of Object.entries(platforms)) {

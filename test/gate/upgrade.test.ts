@@ -60,7 +60,7 @@ async function expectServed(service: Service, created: Created[]): Promise<void>
   expect(await Promise.all(repeats)).toEqual(acknowledged);
 }
 
-it("SQLite: 0.5.0, this version and back, each after a kill", needs("git", "history"), async () => {
+it("SQLite: 0.5.0, this version and back, each after a kill", needs("history"), async () => {
   const program = unpack("30701ab");
   const folder = temporaryFolder();
   const all = await createAndKill(await startOlder(program, folder));
@@ -79,7 +79,7 @@ it("SQLite: 0.5.0, this version and back, each after a kill", needs("git", "hist
 describeWithMongo("MongoDB", "set of one", (mongo) => {
   it(
     "0.2.0 and this version, side by side and after a kill of either",
-    needs("git", "history"),
+    needs("history"),
     async () => {
       const program = unpack("4c92f4d");
       const env = { DATABASE_URL: mongo.url() };

@@ -61,11 +61,6 @@ const tools = {
   IPv6: { probe: "grep ' lo$' /proc/net/if_inet6", get: "a machine with the address ::1" },
   Java: { probe: "java --version", get: "the package default-jdk" },
   jq: { probe: "jq --version", get: "the package jq" },
-  Linux: {
-    probe: "uname | grep Linux",
-    get: "a machine or a container with Linux",
-    isRequired: true,
-  },
   Maven: {
     probe: "mvn -B -f examples/java dependency:resolve",
     get: "the packages maven and default-jdk, and access to a repository",
@@ -97,7 +92,6 @@ const tools = {
     probe: "dpkg-deb --version && apt-get indextargets --format '$(REPO_URI)' | grep '/debian/$'",
     get: "a machine with Debian and access to its mirror",
   },
-  prlimit: { probe: "prlimit --version", get: "the package util-linux", isRequired: true },
   promtool: { probe: "promtool --version", get: "the package prometheus" },
   Python: {
     probe: "python3 -c 'import ensurepip'",

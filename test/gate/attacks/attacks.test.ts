@@ -7,7 +7,6 @@ import { cpus } from "node:os";
 import { describe, expect, inject, it } from "vitest";
 import { limits } from "../../../src/limits.ts";
 import { createRandom, seedOf } from "../../support/random.ts";
-import { needs } from "../../support/tools.ts";
 import { type Figures, startCallers } from "./callers.ts";
 import { floods } from "./floods.ts";
 import { forms } from "./forms.ts";
@@ -104,7 +103,7 @@ function expectServed({ calls, failures, p99Ms }: Figures, isTimed: boolean): vo
 
 const kinds: Kind[] = ["plain", "TLS"];
 
-describe.each(kinds)("the service, %s", needs("Linux"), (kind) => {
+describe.each(kinds)("the service, %s", (kind) => {
   it("withstands every attack", { timeout: minutes * 60_000 + inject("testMs") }, async () => {
     const isReplay = process.env.SEED !== undefined;
     const firstSeed = seedOf(`attacks, ${kind}`) % 2 ** 24;
