@@ -62,9 +62,9 @@ async function prepare(count: number, encoding = "UTF-8") {
 }
 
 /** Runs a line of a shell in a folder, where `copy` is the command. */
-function inShell(folder: string, line: string) {
+function inShell(folder: string, line: string, env = process.env) {
   const script = `copy() { "${process.execPath}" "${inject("bin")}" copy "$@"; }; ${line}`;
-  return spawnSync("sh", ["-c", script], { cwd: folder, encoding: "utf8" });
+  return spawnSync("sh", ["-c", script], { cwd: folder, env, encoding: "utf8" });
 }
 
 describe("the arguments of a copy", () => {
@@ -294,6 +294,10 @@ describe("a disk that fails", needs("cc"), () => {
     expect(readdirSync(join(folder, "data"))).toEqual([]);
     setRules("");
     expect((await copy(args, { folder, env })).code).toBe(0);
+    setRules("sync more.ndjson.partial 1 EIO");
+    expect((await copy(["sqlite:a.db", "data/more.ndjson"], { folder, env })).code).toBe(1);
+    setRules("sync more.ndjson 1 EIO");
+    expect(inShell(folder, "copy sqlite:a.db - > data/more.ndjson", env).status).toBe(1);
   });
 });
 

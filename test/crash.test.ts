@@ -3,9 +3,10 @@ import { join } from "node:path";
 import { v7 } from "uuid";
 import { describe, expect, it } from "vitest";
 import { prepareDisks } from "./gate/faults/failing-disk.ts";
+import { makeSqlite } from "./support/copying.ts";
 import { failureOf } from "./support/errors.ts";
 import { aCreate } from "./support/records.ts";
-import { grpcClient, startService } from "./support/service.ts";
+import { grpcClient, run, startService } from "./support/service.ts";
 import { needs } from "./support/tools.ts";
 
 describe("a sync that fails ends the process", needs("cc"), () => {
@@ -37,6 +38,24 @@ describe("a sync that fails ends the process", needs("cc"), () => {
     const again = grpcClient(await startService({}, disk.folder));
     const { investors } = await again.listInvestors({});
     expect(investors).toEqual(expect.arrayContaining(stored));
+  });
+
+  it.each([
+    ["of the WAL, in a start", [], "-wal 1", "data/investors.db"],
+    ["of the folder, in a start", [], ". 1", "data/investors.db"],
+    ["of the folder of a new one, in a start", [], ". 1", "data/new/investors.db"],
+    [
+      "of the folder, after a removal",
+      ["remove", "env:DATABASE_URL", v7()],
+      ". 3",
+      "data/investors.db",
+    ],
+  ])("with status 1: %s", async (_, args, synced, path) => {
+    const { env, folder, setRules } = createDisk();
+    await makeSqlite(folder, "data/investors.db", 1);
+    setRules(`sync ${synced} EIO`);
+    const DATABASE_URL = `sqlite:${path}`;
+    expect(await run(args, { ...env, DATABASE_URL }, folder).exited).toBe(1);
   });
 
   it("with the status of files that went away, if that is why it failed", async () => {

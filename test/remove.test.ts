@@ -117,6 +117,8 @@ describe("a record that is removed from SQLite", () => {
       reader.exec("BEGIN; SELECT count(*) FROM investors");
       const running = start(folder, id.toUpperCase(), ...flags);
       await untilWritten(running, "removed");
+      // It waits without a lock.
+      await client.createInvestor(aCreate());
       if (letGo) reader.exec("ROLLBACK");
       const code = await running.exited;
       if (reader.isTransaction) reader.exec("ROLLBACK");

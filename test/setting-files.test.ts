@@ -4,6 +4,7 @@ import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { createReload } from "../src/settings/reloaded-files.ts";
 import { createAuthority, writeServerFlags } from "./support/certificates.ts";
 import { temporaryFile, temporaryFolder } from "./support/folder.ts";
 import { startInProcess } from "./support/server.ts";
@@ -47,6 +48,17 @@ describe("a file that a setting names", () => {
       const start = startInProcess({ ...server, [flag]: "/none" });
       await expect(start).rejects.toThrow(`${flag} /none cannot be read (ENOENT)`);
     }
+  });
+
+  it("is said to be wrong once, and again when it was right meanwhile", async () => {
+    const faults = ["wrong", "wrong", "", "wrong"];
+    const read = async () => {
+      const fault = faults.shift();
+      if (fault) throw new Error(fault);
+      return false;
+    };
+    const reload = createReload({ read });
+    for (const count of [1, 0, 0, 1]) expect((await reload(true)).errors).toHaveLength(count);
   });
 
   it("can be a FIFO, which is read once", async () => {

@@ -195,9 +195,13 @@ export function describeStoreContract(
       );
     });
 
-    it("rejects every call after it was closed", async () => {
+    it("finishes the call before it was closed, and rejects every one after", async () => {
       const store = await openStore();
+      const record = anInvestor();
+      await store.insert(record);
+      const found = store.find(record.id);
       await store.close();
+      expect(await found).toEqual(record);
       await expect(store.insert(anInvestor())).rejects.toThrow(StoreUnavailableError);
       await expect(store.find(v7())).rejects.toThrow(StoreUnavailableError);
       await expect(store.list({ limit: 1 })).rejects.toThrow(StoreUnavailableError);

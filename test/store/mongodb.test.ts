@@ -15,6 +15,7 @@ import { v4, v7 } from "uuid";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { InvestorType } from "../../gen/investor/v1/investor_pb.js";
 import { ConfigError } from "../../src/config-error.ts";
+import { createMongoClient } from "../../src/store/mongodb/client.ts";
 import { toDocument } from "../../src/store/mongodb/documents.ts";
 import { createMongoStore } from "../../src/store/mongodb/mongodb.ts";
 import {
@@ -274,6 +275,23 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
     expect(store.told.every((refusal) => refusal === undefined)).toBe(true);
   });
 
+  it("fails what runs when another member becomes the primary, but not what waits for one", async () => {
+    const { client, run } = createMongoClient(mongo.url(), 5_000);
+    onTestFinished(() => client.close());
+    const primary = () => ({ type: "RSPrimary", address: v4() });
+    const elect = () =>
+      client.emit("topologyDescriptionChanged", {
+        newDescription: { servers: new Map([["", primary()]]) },
+      } as never);
+    const waiting = run({ ping: 1 });
+    elect();
+    await waiting;
+    elect();
+    const running = run({ ping: 1 });
+    elect();
+    await expect(running).rejects.toThrow("another member has become the primary");
+  });
+
   it("says what was removed, however the URL has the driver decode replies", async () => {
     const url = mongo.url();
     const record = anInvestor();
@@ -360,7 +378,7 @@ describeWithMongo("MongoDB, standalone", "standalone", (mongo) => {
       expect(await store.list({ limit: 10 })).toHaveLength(count + 2);
 
       // A repeat whose record cannot be read back.
-      await fail("alwaysOn", refused, "find");
+      await fail("alwaysOn", { errorCode: 8_000 }, "find");
       expect(await failureOf(failing.createInvestor(request))).toMatchObject(unknown);
       await fail("off");
       expect(await service.createInvestor(request)).toEqual(first);

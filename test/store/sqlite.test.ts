@@ -34,7 +34,7 @@ import {
   runSql,
   tableAlone,
 } from "../support/copying.ts";
-import { temporaryFolder } from "../support/folder.ts";
+import { temporaryDisk, temporaryFolder } from "../support/folder.ts";
 import { anInvestor, largest } from "../support/records.ts";
 import { needs } from "../support/tools.ts";
 import { describeStoreContract } from "./contract.ts";
@@ -98,6 +98,7 @@ describe("SQLite", () => {
 
   it("warns of a file that others may read, and leaves it as it is", async () => {
     const path = await makeFile();
+    expect(existsSync(`${path}-wal`)).toBe(false);
     chmodSync(path, 0o640);
     const { warnings } = await open(path);
     expect(warnings).toEqual([expect.stringContaining(path)]);
@@ -449,6 +450,15 @@ describe("SQLite", () => {
     const { store, batchSizes } = await open();
     await Promise.all(Array.from({ length: 600 }, () => store.insert(anInvestor())));
     expect(batchSizes).toEqual([1, 512, 87]);
+  });
+
+  it("warns once while its WAL cannot be checkpointed", needs("mount"), async () => {
+    const disk = temporaryDisk(join(temporaryFolder(), "disk"));
+    const { store, warnings } = await open(join(disk, "investors.db"));
+    // Room for the part of the disk that the WAL may take, but not for the file to grow.
+    writeFileSync(join(disk, "ballast"), Buffer.alloc(1_800 * 1024));
+    for (let i = 0; i < 20; i += 1) await store.insert(anInvestor(largest)).catch(() => {});
+    expect(warnings).toEqual([expect.stringContaining("cannot be checkpointed, and grows")]);
   });
 
   it("keeps its WAL small while it reads and writes", async () => {
