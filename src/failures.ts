@@ -22,15 +22,10 @@ export const codes = {
 
 export type Reason = keyof typeof codes;
 
-const names = new Map(
-  Object.values(Code)
-    .filter((code) => typeof code === "number")
-    .map((code) => [code, Code[code].replaceAll(/(?<!^)[A-Z]/g, "_$&").toUpperCase()]),
-).set(Code.Canceled, "CANCELLED");
-
 /** The name of a status code in gRPC (https://grpc.io/docs/guides/status-codes). */
 export function nameOf(code: Code): string {
-  return names.get(code) ?? "UNKNOWN";
+  if (code === Code.Canceled) return "CANCELLED";
+  return Code[code].replaceAll(/\B[A-Z]/g, "_$&").toUpperCase();
 }
 
 /** How long to wait before a call that failed with UNAVAILABLE is repeated, in milliseconds. */
@@ -42,7 +37,6 @@ type FailureData = Pick<Failure, "code"> &
 
 /** Why a call or a request fails, as data that each protocol writes in its own way. Its cause is for the log only. */
 export class Failure extends Error {
-  override name = "Failure";
   readonly code: Code;
   /** A stable name for what went wrong; none where a protocol has only its code. */
   readonly reason: string | undefined;

@@ -1,3 +1,5 @@
+import { addAbortListener } from "node:events";
+
 /**
  * Creates a function that large pieces of work await before they begin, so that other calls come in
  * between: at most `count` begin per turn of the event loop, in the order of arrival. A piece that
@@ -35,24 +37,22 @@ export function createQueue(count: number) {
 
   function end(): void {
     const [next] = waiting;
-    if (next === undefined) running -= 1;
-    else next();
+    if (next === undefined) {
+      running -= 1;
+      return;
+    }
+    waiting.delete(next);
+    next();
   }
 
   async function wait(signal: AbortSignal | undefined): Promise<void> {
-    signal?.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const leave = () => {
-      waiting.delete(begin);
+      waiting.delete(resolve);
       reject(signal?.reason);
     };
-    const begin = () => {
-      waiting.delete(begin);
-      signal?.removeEventListener("abort", leave);
-      resolve();
-    };
-    waiting.add(begin);
-    signal?.addEventListener("abort", leave);
+    waiting.add(resolve);
+    using _ = signal && addAbortListener(signal, leave);
     await promise;
   }
 

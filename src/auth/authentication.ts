@@ -52,7 +52,7 @@ export async function createAuthentication(
       if (takesTokens && headers.authorization !== undefined) {
         return await byToken(headers.authorization);
       }
-      if (takesCertificates && certificate !== undefined) return byCertificate(certificate);
+      if (certificate !== undefined) return byCertificate(certificate);
     } catch (error) {
       throw error instanceof InvalidCredentialsError ? credentialsInvalid(needed, error) : error;
     }

@@ -42,7 +42,8 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #controller: AbortController | undefined;
   #abortReason: Failure | undefined;
   #onAbort: ((reason: Failure) => void) | undefined;
-  #stopTimer = () => {};
+  /** Of the deadline, then of the reply. */
+  #timer: NodeJS.Timeout | undefined;
   #wasSent = false;
   #id: string | undefined;
 
@@ -63,20 +64,17 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
       this.startReplyTimer();
     };
     this.values.set(deadlineKey, performance.now() + ms);
-    this.#stopTimer();
+    clearTimeout(this.#timer);
     // No timer: it would take at least a millisecond, in which a record can be stored.
     if (ms <= 0) pass();
-    else if (!this.isClosed) {
-      const timer = setTimeout(pass, ms);
-      this.#stopTimer = () => clearTimeout(timer);
-    }
+    else this.#timer = setTimeout(pass, ms);
   }
 
   /** Replaces the deadline by the time that what is sent now may take to leave the process. */
   startReplyTimer(): void {
-    this.#stopTimer();
+    clearTimeout(this.#timer);
     if (this.isClosed) return;
-    this.#stopTimer = startReplyTimer(this.head.connection, () => {
+    this.#timer = startReplyTimer(this.head.connection, () => {
       this.failure ??= replyNotRead;
     });
   }
@@ -95,10 +93,9 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return reply;
   }
 
-  /** Calls back once the reply has been sent or abandoned; at once if that has happened. */
+  /** Calls back once the reply has been sent or abandoned, which has not happened yet. */
   onClose(listener: () => void): void {
-    if (this.isClosed) listener();
-    else this.#closeListeners.push(listener);
+    this.#closeListeners.push(listener);
   }
 
   /**
@@ -143,7 +140,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
   #close(): void {
     if (this.isClosed) return;
     this.isClosed = true;
-    this.#stopTimer();
+    clearTimeout(this.#timer);
     const { response } = this.head;
     const output = outputOf(response);
     // Node.js also finishes an HTTP/2 stream when it is reset, or its connection has ended.

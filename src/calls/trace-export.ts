@@ -66,7 +66,6 @@ export function startTraceExport(log: Logger): () => Promise<void> {
   trace.setGlobalTracerProvider(provider);
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   return async () => {
-    const timeUp = delay(shutdownTimeoutMs, undefined, { ref: false });
-    await Promise.race([provider.shutdown().catch(ignore), timeUp]);
+    await Promise.race([provider.shutdown().catch(ignore), delay(shutdownTimeoutMs)]);
   };
 }

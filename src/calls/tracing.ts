@@ -23,7 +23,6 @@ const faults = new Set([
   "UNIMPLEMENTED",
   "INTERNAL",
   "UNAVAILABLE",
-  "DATA_LOSS",
 ]);
 
 /**

@@ -16,7 +16,6 @@ const distrustMs = 10_000;
 /** How long a shutdown waits for clients that may be reading their last replies, in milliseconds. */
 const arrivalMs = 5_000;
 
-/** All connections of a server. */
 export type Connections = ReturnType<typeof createConnections>;
 
 interface ConnectionOptions {
@@ -36,7 +35,7 @@ export function createConnections(options: ConnectionOptions) {
   const all = new Map<string, Connection>();
   const strangers = createStrangers();
   let closesAfterReply = false;
-  const timer = setInterval(check, checkMs).unref();
+  setInterval(check, checkMs).unref();
 
   /** Retires connections that are old, and idle ones of HTTP/2; ends those whose clients are late. */
   function check(): void {
@@ -128,7 +127,6 @@ export function createConnections(options: ConnectionOptions) {
       return all.size === 0;
     },
     destroy() {
-      clearInterval(timer);
       for (const connection of all.values()) connection.destroy();
     },
   };

@@ -46,12 +46,10 @@ export function keyOf({ remoteAddress, remotePort, localAddress, localPort }: So
 /** Called with the reason why a connection ends, and its client's address. */
 export type OnEnd = (reason: EndReason, peer: string, cause?: string) => void;
 
-/** A client's connection to the server. */
 export class Connection {
   /** The TLS socket if any, else the TCP socket: Node.js can crash if a TCP socket below TLS closes first. */
   socket: Socket;
   readonly key: string;
-  /** The HTTP/2 session, if any. */
   session: ServerHttp2Session | undefined;
   /** The client; its certificate is known after the TLS handshake. */
   peer: Peer;
@@ -131,7 +129,6 @@ export class Connection {
     this.retiresAt = Math.min(this.retiresAt, performance.now() + endsInMs);
   }
 
-  /** Takes the HTTP/2 session that begins on it. */
   beginSession(session: ServerHttp2Session): void {
     this.session = session;
     // Node.js waits without limit for the first settings, and for the client to read the last bytes.
@@ -196,8 +193,8 @@ export class Connection {
     const isAwaited = responses.some(({ headersSent, req }) => headersSent || req.complete);
     const status = refusals[code] ?? 400;
     const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n`;
-    if (socket.writable && !isAwaited) socket.end(head);
-    if (responses.length > 0) socket.destroy(error);
+    if (!isAwaited) socket.end(head);
+    if (responses.length > 0) socket.destroy();
     else setTimeout(() => socket.destroy(), refusalMs).unref();
   }
 

@@ -22,8 +22,7 @@ export function authorityOf(headers: IncomingHttpHeaders): string {
 
 /** Whether a request over HTTP/1.1 names its host more than once (RFC 9112, 3.2), of which Node.js takes the first. */
 export function hasTwoHosts({ rawHeaders }: HttpRequest): boolean {
-  const isHost = (text: string, i: number) =>
-    i % 2 === 0 && text.length === 4 && text.toLowerCase() === "host";
+  const isHost = (text: string, i: number) => i % 2 === 0 && /^host$/i.test(text);
   return rawHeaders.findIndex(isHost) !== rawHeaders.findLastIndex(isHost);
 }
 

@@ -124,10 +124,10 @@ function createHttpServers({ streamServer, serve }: ListenerOptions): ServeConne
   const take = (req: HttpRequest, res: ServerResponse) => {
     const connection = ofSocket.get(req.socket);
     if (!connection?.countRequest(res)) return;
-    const isOver = !connection.addResponse(res);
     // Node.js goes on parsing what it has read even after the connection was closed.
-    const isGone = () => res.destroyed || !req.socket?.writable;
-    if (!isOver && !isGone()) pace(connection, isGone, () => serve(connection, req, res));
+    const isGone = () => !req.socket.writable;
+    if (!connection.addResponse(res) || isGone()) return;
+    pace(connection, isGone, () => serve(connection, req, res));
   };
   http1.on("request", take);
   // For unknown expectations, which may be ignored (RFC 9110, 10.1.1).
@@ -164,7 +164,6 @@ function readPreface(serveConnection: ServeConnection) {
   };
 }
 
-/** Begins TLS on connections. */
 function beginTls({ server }: Tls, connections: Connections, serveConnection: ServeConnection) {
   server.on("secureConnection", (socket: TLSSocket) => {
     const connection = connections.find(socket);
@@ -172,7 +171,6 @@ function beginTls({ server }: Tls, connections: Connections, serveConnection: Se
       socket.destroy();
       return;
     }
-    socket.on("error", ignore);
     connection.secure(socket);
     const isHttp2 = socket.alpnProtocol === "h2";
     serveConnection(connection, socket, isHttp2);

@@ -9,22 +9,21 @@ export type HttpResponse = ServerResponse & { readonly stream?: ServerHttp2Strea
 
 /** Emits events once a response was sent; over HTTP/2, `response` itself also waits for its request's end. */
 export function outputOf(response: HttpResponse | ServerHttp2Stream) {
-  return ("stream" in response ? response.stream : undefined) ?? response;
+  return (response as HttpResponse).stream ?? response;
 }
 
 /**
- * Closes a connection whose client does not read, unless the returned function is called first: once all that is
+ * Closes a connection whose client does not read, unless the returned timer is cleared first: once all that is
  * being sent of a reply has left the process. Each part of a whole list has a timer of its own.
  *
  * @param onLate called before the connection is closed
  */
-export function startReplyTimer(connection: Connection, onLate?: () => void): () => void {
+export function startReplyTimer(connection: Connection, onLate?: () => void): NodeJS.Timeout {
   const end = () => {
     onLate?.();
     connection.end("unread_reply");
   };
-  const timer = setTimeout(end, connection.isStranger ? limits.strangerUnreadMs : limits.unreadMs);
-  return () => clearTimeout(timer);
+  return setTimeout(end, connection.isStranger ? limits.strangerUnreadMs : limits.unreadMs);
 }
 
 /**
@@ -40,8 +39,8 @@ export function prepareReply(
   // The client has left; no event would follow.
   if (output.destroyed) return;
   dropRest(request, connection);
-  const stop = startReplyTimer(connection);
-  for (const event of ["finish", "close"]) output.once(event, stop);
+  const timer = startReplyTimer(connection);
+  for (const event of ["finish", "close"]) output.once(event, () => clearTimeout(timer));
 }
 
 /** A listener for errors that are reported elsewhere: without one, Node.js ends the process. */

@@ -14,7 +14,6 @@ export function pathOf({ url = "" }: { url?: string | undefined }): string {
   return end === -1 ? url : url.slice(0, end);
 }
 
-/** The parameters in the query of a request. */
 export function queryOf({ url = "" }: HttpRequest): URLSearchParams {
   const start = url.indexOf("?");
   // With its "?", since URLSearchParams drops a leading one, which may be part of a name.

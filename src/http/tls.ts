@@ -32,7 +32,6 @@ export async function readTls(
     rejectUnauthorized: false,
   });
   let context: SecureContextOptions = {};
-  /** When the certificate expires. */
   const expiresAt = () => new X509Certificate(context.cert as Buffer).validToDate;
   const paths: [flag: string, path: string][] = [
     ["--tls-cert", tlsCert],
@@ -67,13 +66,7 @@ const groups = "X25519MLKEM768:X25519:P-256:P-384";
 /** @throws {ConfigError} a file cannot be used */
 function toContext(settings: TlsSettings, [cert, key, ca]: Buffer[]): SecureContextOptions {
   const { tlsCert, tlsKey, tlsClientCa } = settings;
-  const context: SecureContextOptions = {
-    minVersion: "TLSv1.2",
-    ciphers,
-    ecdhCurve: groups,
-    cert,
-    key,
-  };
+  const context: SecureContextOptions = { ciphers, ecdhCurve: groups, cert, key };
   check(`--tls-cert ${tlsCert} is not a usable certificate in PEM`, () =>
     createSecureContext({ cert }),
   );

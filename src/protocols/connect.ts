@@ -24,7 +24,6 @@ export function setTypeOfGet(request: HttpRequest): void {
   request.headers["content-type"] = `application/${queryOf(request).get("encoding")}`;
 }
 
-/** Whether a request is a Connect call. */
 export function isConnect({ headers }: HttpRequest, isUnary: boolean): boolean {
   const types = isUnary ? contentTypeUnaryRegExp : contentTypeStreamRegExp;
   return types.test(headers["content-type"] ?? "");

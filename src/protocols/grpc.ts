@@ -60,7 +60,6 @@ export function createFraming(messages: Messages) {
   };
 }
 
-/** A message in its frame. */
 export function toFrame(message: Uint8Array | string, isPacked: boolean): Buffer {
   const length = Buffer.byteLength(message);
   const frame = Buffer.allocUnsafe(prefixBytes + length);

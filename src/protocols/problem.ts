@@ -34,7 +34,6 @@ const statusByCode: Partial<Record<Code, number>> = {
   [Code.ResourceExhausted]: 413,
 };
 
-/** A failure at the level of HTTP. */
 export function httpError(
   status: keyof typeof refusals,
   message: string,

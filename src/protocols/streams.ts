@@ -23,7 +23,6 @@ import { prefixBytes } from "./grpc.ts";
 import { binaryOptions, type JsonOptions } from "./messages.ts";
 import { type Codec, checkTimeout, type Rpc, type Timeout } from "./unary.ts";
 
-/** Key of the call in Connect's context values. */
 export const callKey = createContextKey<Call>(undefined as never, { description: "call" });
 
 /**
@@ -128,7 +127,6 @@ async function sendReply(reply: UniversalServerResponse, call: Call, response: H
     if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
     await new Promise<void>((resolve) => response.write(part, () => resolve()));
   }
-  if (call.isClosed) return;
   if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
   if (trailer) response.addTrailers(Object.fromEntries(trailer));
   response.end();
