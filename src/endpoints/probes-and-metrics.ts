@@ -42,23 +42,18 @@ export function createProbesAndMetrics(
 
   async function sendMetrics(req: HttpRequest, res: HttpResponse, connection: Connection) {
     const closed = new Promise<void>((resolve) => res.once("close", resolve));
-    const caller = await gate.authenticate(connection, req.headers);
-    const release = metricsSlots.acquire(caller?.principal ?? "");
-    void closed.then(release);
+    try {
+      const caller = await gate.authenticate(connection, req.headers);
+      void closed.then(metricsSlots.acquire(caller?.principal ?? ""));
+    } catch (error) {
+      telemetry.noteRefusal(connection.peer.address, error);
+      throw error;
+    }
     // Concurrent requests share one text.
     rendering ??= telemetry.metrics().finally(() => {
       rendering = undefined;
     });
     send(res, 200, { "content-type": telemetry.metricsType }, await rendering);
-  }
-
-  async function serve(reply: Reply, ...[req, res, connection]: Parameters<Reply>): Promise<void> {
-    try {
-      await reply(req, res, connection);
-    } catch (error) {
-      telemetry.noteRefusal(connection.peer.address, error);
-      throw error;
-    }
   }
 
   return (connection, req, res) => {
@@ -67,6 +62,6 @@ export function createProbesAndMetrics(
     if (reply === undefined) return undefined;
     if (req.method !== "GET" && req.method !== "HEAD") throw methodNotAllowed(req, "GET, HEAD");
     prepareReply(connection, req, res);
-    return serve(reply, req, res, connection);
+    return Promise.resolve(reply(req, res, connection));
   };
 }
