@@ -180,12 +180,11 @@ function createServices(
 }
 
 async function stop(
-  { authentication, connections, gate, lateStore, stopTraces }: Parts,
+  { connections, gate, lateStore, stopTraces }: Parts,
   closePorts: () => void,
   { drainDelay, drainTimeout }: Config,
 ): Promise<string | undefined> {
   lateStore.stopChecks();
-  authentication?.stop?.();
   connections.closeAfterReplies();
   await delay(Math.max(drainDelay, minDrainDelayMs));
   closePorts();

@@ -1,5 +1,5 @@
 import { generateKeyPairSync } from "node:crypto";
-import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { InvalidCredentialsError } from "../src/auth/caller.ts";
 import { createOidcVerifier } from "../src/auth/oidc.ts";
 import { digestOf } from "../src/auth/tokens-file.ts";
@@ -21,8 +21,7 @@ async function start(change: (issuer: Issuer) => void = () => {}) {
   change(issuer);
   const warnings: string[] = [];
   const options = { issuer: issuer.url, audience: "investors" };
-  const { verify, stop } = createOidcVerifier(options, (message) => warnings.push(message));
-  onTestFinished(stop);
+  const verify = createOidcVerifier(options, (message) => warnings.push(message));
   const verifier = (token: string) => verify(token, digestOf(token));
   const isValid = (token: string) =>
     verifier(token).then(
@@ -32,7 +31,7 @@ async function start(change: (issuer: Issuer) => void = () => {}) {
         throw error;
       },
     );
-  return { issuer, verifier, isValid, warnings, stop };
+  return { issuer, verifier, isValid, warnings };
 }
 
 const toBase64 = (part: object) => Buffer.from(JSON.stringify(part)).toString("base64url");
@@ -261,13 +260,6 @@ describe("the keys of the issuer", () => {
     releaseNext();
     expect(await checking).toBe(false);
     expect(issuer.keyRequests()).toBe(2);
-  });
-
-  it("are not fetched any more after the end", async () => {
-    const { stop } = await start();
-    expect(vi.getTimerCount()).toBe(1);
-    stop();
-    expect(vi.getTimerCount()).toBe(0);
   });
 
   it.each<[warning: string, path: string, reply: object | number]>([

@@ -30,7 +30,7 @@ export async function createAuthentication(
   if (!takesTokens && !takesCertificates) return undefined;
   // Loaded only where OIDC is configured.
   const oidc = issuer === "" ? undefined : await import("./oidc.ts");
-  const verifier = oidc?.createOidcVerifier({ issuer, audience }, onWarning);
+  const verify = oidc?.createOidcVerifier({ issuer, audience }, onWarning);
   const needed = [
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
     ...(takesCertificates ? ["a client certificate"] : []),
@@ -41,7 +41,7 @@ export async function createAuthentication(
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
     if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
     const digest = digestOf(token);
-    const caller = tokens?.get(digest) ?? (await verifier?.verify(token, digest));
+    const caller = tokens?.get(digest) ?? (await verify?.(token, digest));
     if (caller === undefined)
       throw new InvalidCredentialsError("the tokens file has no such token");
     return caller;
@@ -64,7 +64,7 @@ export async function createAuthentication(
         tokens = await readTokens(authTokensFile, content, onWarning);
       })
     : undefined;
-  return { authenticate, reload, stop: verifier?.stop };
+  return { authenticate, reload };
 }
 
 function byCertificate({ holder, validFrom, validTo, isTrusted }: PeerCertificate): Caller {

@@ -27,7 +27,7 @@ const algorithms = [
 ];
 
 /**
- * Verifies access tokens, and keeps the keys of their issuer until stopped.
+ * Creates a function that verifies access tokens, with the keys of their issuer.
  *
  * @param onWarning called when the issuer's keys can no longer be fetched
  */
@@ -35,7 +35,7 @@ export function createOidcVerifier(
   { issuer, audience }: { issuer: string; audience: string },
   onWarning: (message: string) => void,
 ) {
-  const { findKey, stop } = createIssuerKeys(issuer, onWarning);
+  const findKey = createIssuerKeys(issuer, onWarning);
   const remembered = new Map<string, { caller: Caller; expiresAt: number; until: number }>();
 
   async function check(token: string, digest: string): Promise<Caller> {
@@ -68,7 +68,7 @@ export function createOidcVerifier(
    * @throws {Failure} ISSUER_UNAVAILABLE, if the token's key cannot be fetched now; OVERLOADED,
    * if too many tokens wait for theirs
    */
-  async function verify(token: string, digest: string): Promise<Caller> {
+  return async function verify(token: string, digest: string): Promise<Caller> {
     const known = remembered.get(digest);
     const isRemembered = known !== undefined && performance.now() < known.until;
     if (isRemembered && Date.now() < known.expiresAt) return known.caller;
@@ -82,9 +82,7 @@ export function createOidcVerifier(
       const fault = `a key of the issuer cannot be used: ${(error as Error).message}`;
       throw issuerUnavailable(new InvalidCredentialsError(fault));
     }
-  }
-
-  return { verify, stop };
+  };
 }
 
 /** Says what is wrong with a token. The error's own message may repeat its content. */
@@ -128,10 +126,10 @@ const cooldownMs = 1_000;
  * Keeps the keys of an issuer (OpenID Connect Discovery 1.0, RFC 7517). Fetches them now, every ten
  * minutes, and when a token names an unknown key.
  *
- * @returns `findKey`, which throws a JOSEError if the issuer has no such key, ISSUER_UNAVAILABLE if it
- * cannot be asked now, or OVERLOADED if too many tokens wait for its reply; and `stop`
+ * @returns finds a key; throws a JOSEError if the issuer has no such key, ISSUER_UNAVAILABLE if it
+ * cannot be asked now, or OVERLOADED if too many tokens wait for its reply
  */
-function createIssuerKeys(issuer: string, onWarning: (message: string) => void) {
+function createIssuerKeys(issuer: string, onWarning: (message: string) => void): JWTVerifyGetKey {
   const metadataUrl = `${issuer.replace(/\/$/, "")}/.well-known/openid-configuration`;
   let failure: unknown;
   let askedAt = Number.NEGATIVE_INFINITY;
@@ -174,7 +172,9 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void) 
     }
   }
 
-  const findKey: JWTVerifyGetKey = async (header, token) => {
+  refresh();
+  setInterval(refresh, refreshMs).unref();
+  return async (header, token) => {
     try {
       if (keys.fresh) return await keys(header, token);
     } catch (error) {
@@ -192,8 +192,4 @@ function createIssuerKeys(issuer: string, onWarning: (message: string) => void) 
     if (failure) throw issuerUnavailable(failure);
     return keys(header, token);
   };
-
-  refresh();
-  const timer = setInterval(refresh, refreshMs).unref();
-  return { findKey, stop: () => clearInterval(timer) };
 }
