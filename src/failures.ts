@@ -42,7 +42,6 @@ export class Failure extends Error {
   readonly reason: string | undefined;
   /** More about it, by the names of google.rpc.ErrorInfo.metadata. */
   readonly metadata: Readonly<Record<string, string>>;
-  /** The rules that the request breaks. */
   readonly violations: readonly Violation[];
   /** Fields of an HTTP reply; gRPC has them as trailers. */
   readonly headers: Readonly<Record<string, string>>;
@@ -168,11 +167,7 @@ export function internal(id: string, cause: unknown): Failure {
   return failure("INTERNAL", `internal error ${id}`, { cause, metadata: { id } });
 }
 
-function failure(
-  reason: Reason,
-  message: string,
-  data: Omit<Partial<FailureData>, "reason"> = {},
-): Failure {
+function failure(reason: Reason, message: string, data: Partial<FailureData> = {}): Failure {
   return new Failure(message, { code: codes[reason], ...data, reason });
 }
 

@@ -6,23 +6,23 @@ import { addAbortListener } from "node:events";
  * is over by its turn takes no room.
  */
 export function createTurns(count = 1): (isOver?: () => boolean) => Promise<void> {
-  let waiting: { begin(): void; isOver?: (() => boolean) | undefined }[] = [];
+  const waiting = new Set<{ begin(): void; isOver?: (() => boolean) | undefined }>();
 
   function beginSome(): void {
     let room = count;
-    let begun = 0;
-    for (; begun < waiting.length && room > 0; begun += 1) {
-      const next = waiting[begun];
-      if (!next?.isOver?.()) room -= 1;
-      next?.begin();
+    for (const next of waiting) {
+      if (room === 0) break;
+      waiting.delete(next);
+      if (!next.isOver?.()) room -= 1;
+      next.begin();
     }
-    waiting = waiting.slice(begun);
-    if (waiting.length > 0) setImmediate(beginSome);
+    if (waiting.size > 0) setImmediate(beginSome);
   }
 
   return (isOver) =>
     new Promise((begin) => {
-      if (waiting.push({ begin, isOver }) === 1) setImmediate(beginSome);
+      waiting.add({ begin, isOver });
+      if (waiting.size === 1) setImmediate(beginSome);
     });
 }
 

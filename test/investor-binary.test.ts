@@ -9,12 +9,6 @@ import {
 import { maxTextLength, textFields } from "../src/investor/investor.ts";
 import { createEncoder } from "../src/protocols/investor-binary.ts";
 
-it.each([-1, 127, 128, 2 ** 31 - 1])("a record of type %s has the same bytes, too", (type) => {
-  const investor = create(InvestorSchema, { id: v7(), type, city: "Łódź" });
-  const encoded = Uint8Array.from(createEncoder()(InvestorSchema, investor));
-  expect(encoded).toEqual(toBinary(InvestorSchema, investor));
-});
-
 it.each([
   ["none", ""],
   ["one character", "é"],

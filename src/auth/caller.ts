@@ -5,7 +5,6 @@ export type Scope = (typeof scopeNames)[number];
 
 export const allScopes: ReadonlySet<string> = new Set(scopeNames);
 
-/** An authenticated caller, and what it may do. */
 export interface Caller {
   /** A name that is unique among all callers, however they authenticate. */
   readonly principal: string;

@@ -8,7 +8,6 @@ import { type CallHead, traceIdOf } from "./call-head.ts";
 
 /** Options that all calls of a server share. */
 export interface CallOptions {
-  /** Timeout of a call, in milliseconds. */
   requestTimeoutMs: number;
   /** Logs a fault under the id that the caller gets. */
   logFault(error: unknown, id: string): void;

@@ -15,11 +15,9 @@ import type { Telemetry } from "./telemetry.ts";
 export type Gate = ReturnType<typeof createGate>;
 
 interface GateOptions extends CallOptions {
-  /** The most calls in flight. */
   maxInFlight: number;
   /** Authenticates callers; if absent, anybody may call. */
   authenticate?: Authenticate | undefined;
-  /** Observes calls, including rejected ones. */
   telemetry: Telemetry;
 }
 
@@ -66,11 +64,6 @@ export function createGate(options: GateOptions) {
     call.onClose(call.head.connection.keepBusy(true));
   }
 
-  function admitPublic(call: Call): void {
-    const isReflection = call.head.method.methodKind === "bidi_streaming";
-    if (isReflection) call.onClose(reflections.acquire(""));
-  }
-
   return {
     /** Begins a call, not yet admitted, and observes it. */
     begin(head: CallHead): Call {
@@ -86,10 +79,14 @@ export function createGate(options: GateOptions) {
      * SCOPE_MISSING or OVERLOADED; CANCELLED or DEADLINE_EXCEEDED, if nobody waits any more
      */
     admit(call: Call): void | Promise<void> {
-      if (call.head.isPublic) return admitPublic(call);
+      const { isPublic, method, connection } = call.head;
+      if (isPublic) {
+        if (method.methodKind === "bidi_streaming") call.onClose(reflections.acquire(""));
+        return;
+      }
       if (authenticate === undefined) return acquireSlots(call);
       admitting += 1;
-      const release = call.head.connection.keepBusy(false);
+      const release = connection.keepBusy(false);
       return authorise(call, authenticate)
         .then(() => acquireSlots(call))
         .finally(() => {

@@ -22,7 +22,6 @@ const refusals = new Set<string>([
   "OVERLOADED",
 ] satisfies Reason[]);
 
-/** Fields of a refusal's log line. */
 type Refusal = { readonly reason: string | undefined } & Record<string, unknown>;
 
 /** Creates that fail for this reason surely stored nothing. */
@@ -33,11 +32,7 @@ const durations = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 ];
 
-/**
- * Creates the telemetry of a server.
- *
- * @param logCalls logs calls at info if they succeeded, or have read or created a record
- */
+/** @param logCalls logs calls at info if they succeeded, or have read or created a record */
 export function createTelemetry(log: Logger, logCalls: boolean) {
   const registry = new Registry();
   const registers = [registry];

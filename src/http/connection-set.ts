@@ -30,8 +30,7 @@ interface ConnectionOptions {
  * Creates the set of connections. When it is full, a new connection replaces the one idle for
  * longest. If all carry admitted calls or check credentials, the new one is closed.
  */
-export function createConnections(options: ConnectionOptions) {
-  const { max, maxAgeMs = Infinity, onEnd } = options;
+export function createConnections({ max, maxAgeMs = Infinity, onEnd }: ConnectionOptions) {
   const all = new Map<string, Connection>();
   const strangers = createStrangers();
   let closesAfterReply = false;
@@ -127,7 +126,7 @@ export function createConnections(options: ConnectionOptions) {
       return all.size === 0;
     },
     destroy() {
-      for (const connection of all.values()) connection.destroy();
+      for (const connection of all.values()) connection.socket.destroy();
     },
   };
 }

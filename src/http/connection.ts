@@ -219,19 +219,15 @@ export class Connection {
     if (this.#isEnding || this.socket.destroyed) return;
     this.#isEnding = true;
     this.report(reason);
-    if (this.session === undefined || this.session.destroyed) {
-      this.destroy();
+    if (!this.session || this.session.destroyed) {
+      this.socket.destroy();
       return;
     }
     const isFlood = reason === "too_many_streams" || reason === "unadmitted_requests";
     this.session.goaway(constants[isFlood ? "NGHTTP2_ENHANCE_YOUR_CALM" : "NGHTTP2_NO_ERROR"]);
     // At once: Node.js would still create the streams that it has read.
     if (isFlood) this.session.destroy();
-    setImmediate(() => this.destroy());
-  }
-
-  destroy(): void {
-    this.socket.destroy();
+    setImmediate(() => this.socket.destroy());
   }
 
   /** Emits `close` on responses after the connection has closed, which Node.js omits after a CONNECT. */

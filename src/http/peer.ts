@@ -2,7 +2,6 @@ import { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 
-/** The other side of a connection. */
 export interface Peer {
   /** Address and port; IPv6 in brackets (RFC 3986, 3.2.2). */
   readonly address: string;

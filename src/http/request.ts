@@ -5,7 +5,6 @@ import { messageTooLarge } from "../failures.ts";
 import { limits } from "../limits.ts";
 import type { Connection } from "./connection.ts";
 
-/** A request as Node.js hands it over. */
 export type HttpRequest = IncomingMessage | Http2ServerRequest;
 
 /** The path of a request, without its query. */

@@ -6,7 +6,6 @@ interface Stranger {
   end(reason: "unadmitted_requests"): void;
 }
 
-/** The requests that strangers have open. */
 export type Strangers = ReturnType<typeof createStrangers>;
 
 /**

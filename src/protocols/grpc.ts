@@ -111,7 +111,7 @@ export function sendStatus(
   headers: IncomingHttpHeaders,
   failure: Failure,
 ): void {
-  const head = { ":status": 200, "content-type": headers["content-type"] };
+  const head = { "content-type": headers["content-type"] };
   const { retryAfterMs } = failure;
   const pushback = retryAfterMs && { "grpc-retry-pushback-ms": String(retryAfterMs) };
   const status = Object.fromEntries(statusOf(failure));

@@ -16,7 +16,7 @@ const maxPrefixBytes = 6;
 
 /**
  * Creates an encoder with the same output as toBinary(), which allocates an array for each text of
- * a record. The bytes are valid until the next message is encoded.
+ * a record. The records have one of our types. The bytes are valid until the next message is encoded.
  */
 export function createEncoder(): (schema: DescMessage, message: Message) => Uint8Array {
   const encodeInvestor = createInvestorEncoder();
@@ -86,8 +86,6 @@ function createInvestorEncoder(): (investor: Investor) => Uint8Array {
       const value = investor[name];
       if (value === "" || value === 0) continue;
       if (typeof value === "number") {
-        // Not one of our types: its varint is longer.
-        if (value < 0 || value > 0x7f) return toBinary(InvestorSchema, investor);
         memory[end] = (number << 3) | WireType.Varint;
         memory[end + 1] = value;
         end += 2;

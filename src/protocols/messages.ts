@@ -12,7 +12,6 @@ import { malformedRequest } from "../failures.ts";
 import { createEncoder } from "./investor-binary.ts";
 import { readObject } from "./rest-request.ts";
 
-/** How messages are read from and written to JSON. */
 export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions> & {
   /** Throws on bytes that are not UTF-8. */
   textDecoder: { decode(bytes?: Uint8Array): string };

@@ -43,7 +43,6 @@ export function httpError(
   return new Failure(message, { code, reason, headers });
 }
 
-/** The failure for a method that a path does not have. */
 export function methodNotAllowed({ method }: HttpRequest, allow: string): Failure {
   return httpError(405, `${method} is not allowed here`, { allow });
 }

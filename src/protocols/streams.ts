@@ -122,12 +122,11 @@ export function createStreams(
  */
 async function sendReply(reply: UniversalServerResponse, call: Call, response: HttpResponse) {
   const { status, header = new Headers(), body = [], trailer } = reply;
+  response.writeHead(status, Object.fromEntries(header));
   for await (const part of body) {
     if (call.isClosed) return;
-    if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
     await new Promise<void>((resolve) => response.write(part, () => resolve()));
   }
-  if (!response.headersSent) response.writeHead(status, Object.fromEntries(header));
   if (trailer) response.addTrailers(Object.fromEntries(trailer));
   response.end();
 }

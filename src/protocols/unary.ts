@@ -25,7 +25,6 @@ function refuseIdempotencyKey({ method, headers }: CallHead, input: Message): vo
   throw malformedRequest(undefined, description);
 }
 
-/** A method with its implementation. */
 export interface Rpc {
   readonly spec: MethodImplSpec;
   /** Whether anybody may call it. */
