@@ -4,7 +4,14 @@ import { connect as connectTls } from "node:tls";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createAuthority, writeServerFiles } from "./support/certificates.ts";
 import { temporaryFolder } from "./support/folder.ts";
-import { clientPreface, firstCall } from "./support/http2-frames.ts";
+import {
+  clientPreface,
+  fieldsOf,
+  firstCall,
+  frameType,
+  http2Frame,
+  openStream,
+} from "./support/http2-frames.ts";
 import { messages, paths } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
 import { hurry, startService } from "./support/service.ts";
@@ -48,6 +55,18 @@ describe("a connection in plain text", () => {
     socket.end(alive);
     expect(await closed).toContain('{"status":"alive"}');
   });
+
+  it.each([0, 8])(
+    "goes on after a stream that expects to be asked for its body, and is reset at once with %i",
+    async (code) => {
+      const { port } = await startService();
+      const expecting = openStream(3, fieldsOf(paths.check, { expect: "100-continue" }));
+      const reset = http2Frame(frameType.resetStream, 0, 3, Buffer.from([0, 0, 0, code]));
+      const { received } = openWire(port, Buffer.concat([check, expecting, reset]));
+      await expect.poll(received).toContain(serving);
+      await expect.poll(openWire(port, alive).received).toContain('{"status":"alive"}');
+    },
+  );
 });
 
 /**

@@ -100,7 +100,7 @@ function createHttpServers({ streamServer, serve }: ListenerOptions): ServeConne
       stream.on("error", ignore);
       if (!connection.countRequest(stream)) return;
       const expectsContinue = /^100-continue$/i.test(headers.expect ?? "");
-      if (expectsContinue && !stream.destroyed) stream.additionalHeaders({ ":status": 100 });
+      if (expectsContinue && !stream.closed) stream.additionalHeaders({ ":status": 100 });
       let serveNow = streamServer(connection, stream, headers);
       if (serveNow === undefined) {
         // Created at once: created later, it would miss the end of an empty body.
