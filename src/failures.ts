@@ -94,7 +94,6 @@ export function credentialsMissing(needed: string): Failure {
   return failure("CREDENTIALS_MISSING", `the call needs ${needed}`, { headers: challenge() });
 }
 
-/** The credentials are invalid; the cause is only logged. */
 export function credentialsInvalid(needed: string, cause: unknown): Failure {
   const message = `the credentials are not valid here; the call needs ${needed}`;
   const headers = challenge('error="invalid_token"');

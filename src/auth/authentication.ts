@@ -35,13 +35,13 @@ export async function createAuthentication(
     ...(takesTokens ? ["a bearer token in the authorization header"] : []),
     ...(takesCertificates ? ["a client certificate"] : []),
   ].join(" or ");
-  let tokens: Map<string, Caller> | undefined;
+  let tokens = new Map<string, Caller>();
 
   async function byToken(authorization: string): Promise<Caller> {
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
     if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
     const digest = digestOf(token);
-    const caller = tokens?.get(digest) ?? (await verify?.(token, digest));
+    const caller = tokens.get(digest) ?? (await verify?.(token, digest));
     if (caller === undefined)
       throw new InvalidCredentialsError("the tokens file has no such token");
     return caller;

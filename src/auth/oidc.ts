@@ -76,8 +76,7 @@ export function createOidcVerifier(
       return await check(token, digest);
     } catch (error) {
       if (error instanceof errors.JOSEError) throw new InvalidCredentialsError(faultOf(error));
-      const isKnown = error instanceof Failure || error instanceof InvalidCredentialsError;
-      if (isKnown) throw error;
+      if (error instanceof Failure || error instanceof InvalidCredentialsError) throw error;
       // A bad key of the issuer, such as RSA with 1,024 bits, is not the caller's mistake.
       const fault = `a key of the issuer cannot be used: ${(error as Error).message}`;
       throw issuerUnavailable(new InvalidCredentialsError(fault));

@@ -6,7 +6,6 @@ import { outputOf, startReplyTimer } from "../http/reply.ts";
 import { deadlineKey } from "../service/context.ts";
 import { type CallHead, traceIdOf } from "./call-head.ts";
 
-/** Options that all calls of a server share. */
 export interface CallOptions {
   requestTimeoutMs: number;
   /** Logs a fault under the id that the caller gets. */

@@ -164,9 +164,7 @@ export function createTelemetry(log: Logger, logCalls: boolean) {
 
   return {
     /** Counts and logs a call once its reply has been sent or abandoned; a public one only if overloaded. */
-    observe(call: Call): void {
-      call.onClose(() => report(call));
-    },
+    observe: (call: Call) => call.onClose(() => report(call)),
     /** Logs a request that was rejected before it became a call, unless there is a flood of them. */
     logRefusal: (fields: Refusal) => logRefusal(logUnauthenticated, fields),
     /** Logs a fault under the id that its caller gets, unless there is a flood of them. */

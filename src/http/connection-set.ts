@@ -83,12 +83,11 @@ export function createConnections({ max, maxAgeMs = Infinity, onEnd }: Connectio
         connection.end("refused");
         return undefined;
       }
-      const { key } = connection;
       if (closesAfterReply) connection.closeAfterReply();
-      all.set(key, connection);
+      all.set(connection.key, connection);
       socket.once("close", () => {
         connection.closeResponses();
-        if (all.get(key) === connection) all.delete(key);
+        if (all.get(connection.key) === connection) all.delete(connection.key);
       });
       return connection;
     },

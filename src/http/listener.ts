@@ -138,10 +138,7 @@ function createHttpServers({ streamServer, serve }: ListenerOptions): ServeConne
 
   return (connection, socket, isHttp2) => {
     connection.deadline = undefined;
-    if (isHttp2) {
-      serveHttp2(connection, socket);
-      return;
-    }
+    if (isHttp2) return serveHttp2(connection, socket);
     ofSocket.set(socket, connection);
     http1.emit("connection", socket);
     socket.resume();

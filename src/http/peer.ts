@@ -44,12 +44,12 @@ export function describePeer(socket: Socket): Peer {
 
 /** The name in a certificate, as text that is unambiguous (RFC 5280, 4.1.2.6). */
 function holderOf(x509: X509Certificate): string | undefined {
-  const isNamed = (text = "") => /[=:][^\n+,]/.test(text);
+  const isNamed = (text: string) => /[=:][^\n+,]/.test(text);
   try {
-    const { subject, subjectAltName } = x509;
+    const { subject = "", subjectAltName = "" } = x509;
     if (isNamed(subject)) return subject;
     // Node.js renders all names of unknown form, and all addresses of wrong length, alike.
-    const isClear = isNamed(subjectAltName) && !/<(unsupported|invalid)/.test(subjectAltName ?? "");
+    const isClear = isNamed(subjectAltName) && !/<(unsupported|invalid)/.test(subjectAltName);
     return isClear ? subjectAltName : undefined;
   } catch {
     // Node.js throws if the list of alternative names is empty or missing.
