@@ -415,10 +415,11 @@ describe("a connection of HTTP/2", () => {
     expect(closed + (await closedFor(service, "http2_idle_error"))).toBe(1);
   });
 
-  it("carries 100 streams", async () => {
+  it("carries 100 streams, and headers of 16 KiB", async () => {
     const session = rawConnection((await startInProcess()).port);
     await once(session, "remoteSettings");
     expect(session.remoteSettings.maxConcurrentStreams).toBe(100);
+    expect(session.remoteSettings.maxHeaderListSize).toBe(16_384);
   });
 });
 

@@ -35,6 +35,7 @@ it("lets the pages of the origins that are set call, and no others", async () =>
     "access-control-allow-origin": "https://b.example",
     "access-control-allow-headers": "traceparent",
     "access-control-allow-methods": "GET, HEAD, POST",
+    "access-control-max-age": "7200",
   });
   const refused = await preflight("https://c.example");
   expect(refused.headers).not.toHaveProperty("access-control-allow-origin");

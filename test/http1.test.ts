@@ -35,6 +35,7 @@ const keeping: [name: string, status: number, request: string][] = [
   ["the method HEAD", 200, http1("HEAD", rest, {})],
   ["a body of another type", 415, http1("POST", rest, {}, "x")],
   ["an unknown expectation", 200, http1("GET", "/healthz", { expect: "more" })],
+  ["a value like a name", 200, http1("GET", "/healthz", { "x-name": "host" })],
   ["trailers", 200, http1("GET", "/healthz", { te: "trailers", connection: "TE" })],
   ["a GET with a body", 200, http1("GET", rest, json, "{}")],
 ];
@@ -56,6 +57,7 @@ describe("a connection of HTTP/1.1", () => {
       socket.write(request);
       await expect.poll(() => finalIn(received()), { message: name }).toEqual([status, status]);
       expect(received(), name).not.toMatch(/^connection: close/im);
+      expect(received(), name).toMatch(/^keep-alive: timeout=75\r$/im);
     }
   });
 

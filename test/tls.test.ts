@@ -158,6 +158,8 @@ describe("TLS", () => {
       { ciphers: "ECDHE-RSA-AES128-SHA", maxVersion: "TLSv1.2" },
       { ciphers: "ECDHE-RSA-AES256-SHA384", maxVersion: "TLSv1.2" },
       { ciphers: "DEFAULT@SECLEVEL=0", minVersion: "TLSv1", maxVersion: "TLSv1.1" },
+      // Slow enough for a flood.
+      { ecdhCurve: "P-521" },
     ] as const;
     const accepted = [
       { ciphers: "ECDHE-RSA-CHACHA20-POLY1305", maxVersion: "TLSv1.2" },
