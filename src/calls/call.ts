@@ -65,7 +65,7 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     clearTimeout(this.#timer);
     // No timer: it would take at least a millisecond, in which a record can be stored.
     if (ms <= 0) pass();
-    else this.#timer = setTimeout(pass, ms);
+    else if (!this.isClosed) this.#timer = setTimeout(pass, ms);
   }
 
   /** Replaces the deadline by the time that what is sent now may take to leave the process. */
@@ -91,9 +91,10 @@ export class Call implements Pick<HandlerContext, "signal" | "values"> {
     return reply;
   }
 
-  /** Calls back once the reply has been sent or abandoned, which has not happened yet. */
+  /** Calls back once the reply has been sent or abandoned; at once if that has happened. */
   onClose(listener: () => void): void {
-    this.#closeListeners.push(listener);
+    if (this.isClosed) listener();
+    else this.#closeListeners.push(listener);
   }
 
   /**

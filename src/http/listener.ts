@@ -168,6 +168,7 @@ function beginTls({ server }: Tls, connections: Connections, serveConnection: Se
       socket.destroy();
       return;
     }
+    socket.on("error", ignore);
     connection.secure(socket);
     const isHttp2 = socket.alpnProtocol === "h2";
     serveConnection(connection, socket, isHttp2);

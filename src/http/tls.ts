@@ -66,7 +66,13 @@ const groups = "X25519MLKEM768:X25519:P-256:P-384";
 /** @throws {ConfigError} a file cannot be used */
 function toContext(settings: TlsSettings, [cert, key, ca]: Buffer[]): SecureContextOptions {
   const { tlsCert, tlsKey, tlsClientCa } = settings;
-  const context: SecureContextOptions = { ciphers, ecdhCurve: groups, cert, key };
+  const context: SecureContextOptions = {
+    minVersion: "TLSv1.2",
+    ciphers,
+    ecdhCurve: groups,
+    cert,
+    key,
+  };
   check(`--tls-cert ${tlsCert} is not a usable certificate in PEM`, () =>
     createSecureContext({ cert }),
   );
