@@ -52,7 +52,7 @@ export const acceptedChanges: Change[] = [
   { city: "e\u0301" },
   { city: "\u00e9" },
   { state: "\u202e<b>" },
-  { zipCode: "\u00a0~" },
+  { zipCode: "\u00a0~\u2028\ufeff\ufffd\uffff" },
   { country: "gb" },
   { country: "gbr" },
   { language: "cy" },

@@ -12,7 +12,7 @@ import {
   GetInvestorRequestSchema,
   ListInvestorsRequestSchema,
 } from "../../gen/investor/v1/investor_pb.js";
-import { type TextField, textFields, typeNames } from "../../src/investor/investor.ts";
+import { textFields, typeNames } from "../../src/investor/investor.ts";
 import type { Sent } from "./exchange.ts";
 import { broken, oddJson, type Random } from "./random.ts";
 import { paths } from "./raw-grpc.ts";
@@ -35,7 +35,7 @@ interface BytesCall {
 }
 
 /** What earlier calls have brought to light. */
-export interface Known {
+interface Known {
   ids: string[];
   /** Of pages. */
   tokens: string[];
@@ -65,16 +65,8 @@ const texts = [
 
 const emptyId = `${"0".repeat(8)}-0000-0000-0000-${"0".repeat(12)}`;
 
-/**
- * Creates the function that makes up the next call.
- *
- * @param fields those that its creates have right or wrong
- */
-export function createCalls(
-  random: Random,
-  { ids, tokens }: Known,
-  fields: readonly TextField[] = textFields,
-) {
+/** Creates the function that makes up the next call. */
+export function createCalls(random: Random, { ids, tokens }: Known) {
   const { int, pick } = random;
   const bytes = () => Uint8Array.from({ length: 16 }, () => int(0, 255));
   const uuid4 = () => v4({ random: bytes() });
@@ -82,7 +74,7 @@ export function createCalls(
 
   function aCreate(): Create {
     const changes = Array.from({ length: int(0, 3) }, () => [
-      pick(fields),
+      pick(textFields),
       pick([undefined, ...texts]),
     ]);
     return {

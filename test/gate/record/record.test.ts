@@ -1,14 +1,11 @@
 /**
  * What the service replies on the wire, compared with the record of it in record.ndjson: every reason by
- * every protocol, what is no call, and random calls of one seed. The first line of that file says how it
- * is renewed.
+ * every protocol, and what is no call. The first line of that file says how it is renewed.
  */
 import { once } from "node:events";
 import { readFileSync, writeFileSync } from "node:fs";
 import { connect } from "node:http2";
 import { expect, it, onTestFinished } from "vitest";
-import { deriveId } from "../../../src/investor/ids.ts";
-import { firstFields } from "../../../src/investor/investor.ts";
 import { encodePageToken } from "../../../src/investor/paging.ts";
 import { toConnectError } from "../../../src/protocols/connect-error.ts";
 import { failures } from "../../service/failures.ts";
@@ -24,15 +21,7 @@ import {
 import { temporaryFile, temporaryFolder } from "../../support/folder.ts";
 import { serveMethods } from "../../support/in-process.ts";
 import { startIssuer } from "../../support/issuer.ts";
-import { createRandom } from "../../support/random.ts";
-import {
-  type Create,
-  createCalls,
-  encode,
-  type Known,
-  type MessageCall,
-  toRest,
-} from "../../support/random-calls.ts";
+import { type Create, encode, type MessageCall, toRest } from "../../support/random-calls.ts";
 import { frame, openCall, paths, rawConnection } from "../../support/raw-grpc.ts";
 import { differences, type Line, toLine } from "../../support/record-lines.ts";
 import { institution, textOfAll } from "../../support/records.ts";
@@ -46,7 +35,6 @@ import {
   untilWritten,
 } from "../../support/service.ts";
 import {
-  brief,
   bytes,
   check,
   id,
@@ -64,9 +52,6 @@ const file = new URL("record.ndjson", import.meta.url);
 const about =
   "What the service replies, one call a line. RECORD=1 npm run test:gate -- test/gate/record renews it; name every line that changes in the commit that changes it.";
 
-const randomCalls = 300;
-const seed = 20261129;
-
 const secondId = "7d0c4b1a-2f3e-4d5c-9b8a-112233445566";
 const thirdId = "0c4b1a7d-3e2f-4c5d-8a9b-665544332211";
 const content = { ...institution, type: 2 as const };
@@ -83,21 +68,18 @@ interface Form {
   http: 1 | 2;
   /** Undefined for a call that it cannot send. */
   toSent(call: MessageCall): Sent | undefined;
-  /** Of a protocol that takes messages as bytes. */
-  type?: string;
 }
 
-function withBody(type: string, path: string, body: Buffer): Sent {
-  const isFramed = type.startsWith("application/grpc");
-  const headers = { "content-type": type };
-  return { method: "POST", path, headers, body: isFramed ? frame(body) : body };
+function post(http: 1 | 2, type: string): Form {
+  return {
+    http,
+    toSent(call) {
+      const message = encode(call, type.includes("json"));
+      const body = type.startsWith("application/grpc") ? frame(message) : message;
+      return { method: "POST", path: paths[call.method], headers: { "content-type": type }, body };
+    },
+  };
 }
-
-const post = (http: 1 | 2, type: string) => ({
-  ...{ http, type },
-  toSent: (call: MessageCall) =>
-    withBody(type, paths[call.method], encode(call, type.includes("json"))),
-});
 
 function get(query: string, encoding: "utf8" | "base64url"): Form {
   return {
@@ -111,10 +93,8 @@ function get(query: string, encoding: "utf8" | "base64url"): Form {
   };
 }
 
-const grpc = post(2, "application/grpc");
-
 const forms: Record<string, Form> = {
-  gRPC: grpc,
+  gRPC: post(2, "application/grpc"),
   "gRPC, JSON": post(2, "application/grpc+json"),
   "gRPC-Web": post(1, "application/grpc-web"),
   "gRPC-Web, JSON": post(1, "application/grpc-web+json"),
@@ -239,9 +219,9 @@ function createRecorder() {
         note(name, "", await exchangeBytes(port, text));
       }
     }
-    return { session, send, byAll, byText, byBytes };
+    return { session, byAll, byText, byBytes };
   }
-  return { lines, note, on };
+  return { lines, on };
 }
 
 type Recorder = ReturnType<typeof createRecorder>;
@@ -342,41 +322,6 @@ async function recordPages({ on }: Recorder): Promise<void> {
   await byText(1, `GET ${rest} | host: elsewhere.example`, "any host: ");
 }
 
-/**
- * Calls that depend on no reply, nor reads on what random creates have stored: a change of one reply
- * changes no other line.
- */
-async function recordRandom({ on, note }: Recorder): Promise<void> {
-  const reads = on(await startInProcess());
-  const creates = on(await startInProcess());
-  const known: Known = { ids: [], tokens: [] };
-  for (const each of [requestId, secondId, thirdId]) {
-    for (const { send } of [reads, creates])
-      await send(2, grpc.toSent(aCreate({ requestId: each })));
-    known.ids.push(deriveId("", each));
-    known.tokens.push(encodePageToken(deriveId("", each)));
-  }
-  const random = createRandom(seed);
-  // Of fields that stay, so that a new one changes no call.
-  const next = createCalls(random, known, firstFields);
-  for (let i = 1; i <= randomCalls; i += 1) {
-    const call = next();
-    const able = Object.entries(forms).filter(([, { type, toSent }]) =>
-      call.method === "bytes"
-        ? type && type.includes("json") === (call.kind === "json")
-        : toSent(call),
-    );
-    const [form, { http, type = "", toSent }] = random.pick(able);
-    const isBytes = call.method === "bytes";
-    const sent = isBytes ? withBody(type, call.path, call.body) : (toSent(call) as Sent);
-    const text = brief(isBytes ? String(call.body) : JSON.stringify(call.input));
-    const isCreate = call.method === "create" || sent.path === paths.create;
-    const { send } = isCreate ? creates : reads;
-    const what = isBytes ? call.path.split("/")[2] : call.method;
-    note(`random ${i}: ${what} ${text}, by ${form}`, sent.path, await send(http, sent));
-  }
-}
-
 it("every call is replied to as in the record", async () => {
   const recorder = createRecorder();
   const { lines } = recorder;
@@ -387,7 +332,6 @@ it("every call is replied to as in the record", async () => {
   await recordShutdown(recorder);
   await recordMade(recorder);
   await recordPages(recorder);
-  await recordRandom(recorder);
   const names = lines.map(({ call }) => call);
   expect(names.filter((name, i) => names.indexOf(name) !== i)).toEqual([]);
   if (process.env.RECORD) {

@@ -130,6 +130,8 @@ POST ${paths.list} | ${aGrpc} | hex:00000000000000000001ff
 POST ${paths.list} | ${aGrpc}; grpc-encoding: gzip | hex:00000000000000000001ff
 POST ${paths.list} | ${aGrpc} | hex:000000000308
 POST ${paths.list} | ${aGrpc} | hex:0200000000
+POST ${paths.list} | content-type: application/grpc+json | hex:00000000017b
+POST ${paths.list} | content-type: application/grpc-web+json | hex:00000000017b
 POST ${paths.list} | ${aGrpc} | frame:ff
 POST ${paths.list} | ${aGrpc} | packed:0801
 POST ${paths.list} | ${aGrpc}; grpc-encoding: gzip | packed:0801
@@ -254,6 +256,6 @@ function toBody(text: string): Buffer {
 }
 
 /** A text by which a call is found in the record. */
-export function brief(text: string): string {
+function brief(text: string): string {
   return text.length > 180 ? `${text.slice(0, 160)}… of ${text.length}` : text;
 }
