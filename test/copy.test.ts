@@ -296,6 +296,7 @@ describe("a disk that fails", needs("cc"), () => {
     expect((await copy(args, { folder, env })).code).toBe(0);
     setRules("sync more.ndjson.partial 1 EIO");
     expect((await copy(["sqlite:a.db", "data/more.ndjson"], { folder, env })).code).toBe(1);
+    expect(readdirSync(join(folder, "data"))).toEqual(["out.ndjson"]);
     setRules("sync more.ndjson 1 EIO");
     expect(inShell(folder, "copy sqlite:a.db - > data/more.ndjson", env).status).toBe(1);
   });

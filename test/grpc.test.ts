@@ -49,6 +49,7 @@ describe("a request by gRPC that cannot be a call", () => {
     ["a field that ends early", malformed, frame(Buffer.of(10, 5, 97))],
     ["broken JSON", malformed, frame(Buffer.from("{")), grpcJson],
     ["broken JSON by gRPC-Web", malformed, frame(Buffer.from("{")), webJson],
+    ["an unknown flag", malformed, Buffer.concat([Buffer.of(2), frame(good).subarray(1)])],
     ["less than it announces", malformed, frame(good).subarray(0, 6)],
     ["less than a frame", malformed, empty.subarray(0, 3)],
     ["no message", { status: UNIMPLEMENTED }, Buffer.alloc(0)],
@@ -154,6 +155,7 @@ channel = grpc.insecure_channel(json.load(sys.stdin))
 database = ProtoReflectionDescriptorDatabase(channel)
 pool = DescriptorPool(database)
 print(json.dumps(sorted(database.get_services())))
+print(json.dumps(database.FindFileContainingSymbol("investor.v1.InvestorService.GetInvestor").name))
 service = pool.FindServiceByName("investor.v1.InvestorService")
 print(json.dumps([method.name for method in service.methods]))
 print(json.dumps(pool.FindMessageTypeByName("google.rpc.ErrorInfo").full_name))
@@ -166,6 +168,7 @@ it("Python's clients of reflection and health work unaided", needs("Python"), as
   const { port } = await startInProcess();
   expect(await runPython(pythonEndpoints, `127.0.0.1:${port}`)).toEqual([
     ["grpc.health.v1.Health", "investor.v1.InvestorService"],
+    "investor/v1/investor.proto",
     ["CreateInvestor", "GetInvestor", "ListInvestors"],
     "google.rpc.ErrorInfo",
     Serving.SERVING,
