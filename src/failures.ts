@@ -25,7 +25,7 @@ export type Reason = keyof typeof codes;
 /** The name of a status code in gRPC (https://grpc.io/docs/guides/status-codes). */
 export function nameOf(code: Code): string {
   if (code === Code.Canceled) return "CANCELLED";
-  return Code[code].replaceAll(/\B[A-Z]/g, "_$&").toUpperCase();
+  return (Code[code] ?? "Unknown").replaceAll(/\B[A-Z]/g, "_$&").toUpperCase();
 }
 
 /** How long to wait before a call that failed with UNAVAILABLE is repeated, in milliseconds. */

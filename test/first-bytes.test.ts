@@ -56,17 +56,20 @@ describe("a connection in plain text", () => {
     expect(await closed).toContain('{"status":"alive"}');
   });
 
-  it.each([0, 8])(
-    "goes on after a stream that expects to be asked for its body, and is reset at once with %i",
-    async (code) => {
-      const { port } = await startService();
-      const expecting = openStream(3, fieldsOf(paths.check, { expect: "100-continue" }));
-      const reset = http2Frame(frameType.resetStream, 0, 3, Buffer.from([0, 0, 0, code]));
-      const { received } = openWire(port, Buffer.concat([check, expecting, reset]));
-      await expect.poll(received).toContain(serving);
-      await expect.poll(openWire(port, alive).received).toContain('{"status":"alive"}');
-    },
-  );
+  it.each([
+    [0, "expects to be asked for its body", paths.check, { expect: "100-continue" }],
+    [8, "expects to be asked for its body", paths.check, { expect: "100-continue" }],
+    [0, "fails at once", paths.list, { "grpc-timeout": "soon" }],
+  ])("goes on after it is reset in its first packet with %i: a stream that %s", async (...row) => {
+    const [code, , path, fields] = row;
+    const { port, output } = await startService();
+    const stream = openStream(3, fieldsOf(path, fields));
+    const reset = http2Frame(frameType.resetStream, 0, 3, Buffer.from([0, 0, 0, code]));
+    const { received } = openWire(port, Buffer.concat([check, stream, reset]));
+    await expect.poll(received).toContain(serving);
+    await expect.poll(openWire(port, alive).received).toContain('{"status":"alive"}');
+    expect(output()).not.toContain('"level":50');
+  });
 });
 
 /**

@@ -126,8 +126,7 @@ function createHttpServers({ streamServer, serve }: ListenerOptions): ServeConne
     if (!connection?.countRequest(res)) return;
     // Node.js goes on parsing what it has read even after the connection was closed.
     const isGone = () => !req.socket.writable;
-    if (!connection.addResponse(res) || isGone()) return;
-    pace(connection, isGone, () => serve(connection, req, res));
+    if (connection.addResponse(res)) pace(connection, isGone, () => serve(connection, req, res));
   };
   http1.on("request", take);
   // For unknown expectations, which may be ignored (RFC 9110, 10.1.1).

@@ -9,7 +9,7 @@ const maxServedOfSession = 32;
 
 /**
  * Paces the requests to a server: serves each in this turn of the event loop or, after many in the
- * turn, in a later one if it is still alive then. New streams that were reset count too, and too
+ * turn, in a later one; none that is over by then, such as a stream that its first packet resets. New streams that were reset count too, and too
  * many of them end their session: Node.js frees their memory, and limits resets, only after the
  * turn. After a long turn a well-behaved client may also have many, so sessions are ended only
  * while the total is too high.
@@ -38,7 +38,7 @@ export function createPace() {
     if (ofAll === 0) setImmediate(endTurn);
     ofAll += 1;
     if (waiting === 0 && ofAll <= maxServedAtOnce && own <= maxServedOfSession) {
-      serve();
+      if (!isOver()) serve();
       return;
     }
     waiting += 1;
