@@ -295,10 +295,13 @@ describe("a disk that fails", needs("cc"), () => {
     setRules("");
     expect((await copy(args, { folder, env })).code).toBe(0);
     setRules("sync more.ndjson.partial 1 EIO");
-    expect((await copy(["sqlite:a.db", "data/more.ndjson"], { folder, env })).code).toBe(1);
+    const unsynced = await copy(["sqlite:a.db", "data/more.ndjson"], { folder, env });
+    expect(unsynced.told).toMatch(/^error: cannot write to data\/more.ndjson: EIO/m);
     expect(readdirSync(join(folder, "data"))).toEqual(["out.ndjson"]);
     setRules("sync more.ndjson 1 EIO");
-    expect(inShell(folder, "copy sqlite:a.db - > data/more.ndjson", env).status).toBe(1);
+    const { status, stderr } = inShell(folder, "copy sqlite:a.db - > data/more.ndjson", env);
+    expect(stderr).toMatch(/^error: cannot write to .*EIO/m);
+    expect(status).toBe(1);
   });
 });
 

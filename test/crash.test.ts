@@ -41,21 +41,27 @@ describe("a sync that fails ends the process", needs("cc"), () => {
   });
 
   it.each([
-    ["of the WAL, in a start", [], "-wal 1", "data/investors.db"],
-    ["of the folder, in a start", [], ". 1", "data/investors.db"],
-    ["of the folder of a new one, in a start", [], ". 1", "data/new/investors.db"],
-    [
-      "of the folder, after a removal",
-      ["remove", "env:DATABASE_URL", v7()],
-      ". 3",
-      "data/investors.db",
-    ],
-  ])("with status 1: %s", async (_, args, synced, path) => {
+    ["of the WAL, in a start", "-wal 1", "data/investors.db"],
+    ["of the folder, in a start", ". 1", "data/investors.db"],
+    ["of the folder of a new one, in a start", ". 1", "data/new/investors.db"],
+  ])("with status 1: %s", async (_, synced, path) => {
     const { env, folder, setRules } = createDisk();
     await makeSqlite(folder, "data/investors.db", 1);
     setRules(`sync ${synced} EIO`);
-    const DATABASE_URL = `sqlite:${path}`;
-    expect(await run(args, { ...env, DATABASE_URL }, folder).exited).toBe(1);
+    const { exited, output } = run([], { ...env, DATABASE_URL: `sqlite:${path}` }, folder);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/"level":60.*EIO/);
+  });
+
+  it("of the folder after a removal, of which a copy may then be left", async () => {
+    const { env, folder, setRules } = createDisk();
+    const [record] = await makeSqlite(folder, "data/investors.db", 1);
+    // After those of the start and of SQLite.
+    setRules("sync . 3 EIO");
+    const args = ["remove", "sqlite:data/investors.db", record?.id ?? ""];
+    const { exited, output } = run(args, env, folder);
+    expect(await exited).toBe(1);
+    expect(output()).toMatch(/a copy may be left in .*EIO/);
   });
 
   it("with the status of files that went away, if that is why it failed", async () => {

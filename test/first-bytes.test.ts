@@ -14,7 +14,7 @@ import {
 } from "./support/http2-frames.ts";
 import { messages, paths } from "./support/raw-grpc.ts";
 import { startInProcess } from "./support/server.ts";
-import { hurry, startService } from "./support/service.ts";
+import { end, hurry, startService } from "./support/service.ts";
 import { http1, openWire } from "./support/tcp.ts";
 
 const alive = http1("GET", "/healthz", {});
@@ -62,12 +62,14 @@ describe("a connection in plain text", () => {
     [0, "fails at once", paths.list, { "grpc-timeout": "soon" }],
   ])("goes on after it is reset in its first packet with %i: a stream that %s", async (...row) => {
     const [code, , path, fields] = row;
-    const { port, output } = await startService();
+    const service = await startService();
+    const { port, output } = service;
     const stream = openStream(3, fieldsOf(path, fields));
     const reset = http2Frame(frameType.resetStream, 0, 3, Buffer.from([0, 0, 0, code]));
     const { received } = openWire(port, Buffer.concat([check, stream, reset]));
     await expect.poll(received).toContain(serving);
     await expect.poll(openWire(port, alive).received).toContain('{"status":"alive"}');
+    await end(service);
     expect(output()).not.toContain('"level":50');
   });
 });

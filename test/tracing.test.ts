@@ -165,7 +165,7 @@ async function startCollector(respond?: RequestListener) {
   const server = createServer(async (req, res) => {
     if (respond) return respond(req, res);
     const body = await buffer(req);
-    // Longer than a store takes to close; a collector may drop what nobody waits for.
+    // Longer than a store takes to close at rest; a collector may drop what nobody waits for.
     await delay(300);
     if (res.destroyed) return;
     collected.headers = `${req.method} ${req.url} ${req.headers["x-key"]}`;

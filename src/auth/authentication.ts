@@ -41,7 +41,7 @@ export async function createAuthentication(
     const [, token] = /^bearer +([!-~]+)$/i.exec(authorization) ?? [];
     if (token === undefined) throw new InvalidCredentialsError("the header has no bearer token");
     const digest = digestOf(token);
-    const caller = tokens.get(digest) ?? verify?.(token, digest);
+    const caller = tokens.get(digest) ?? (await verify?.(token, digest));
     if (caller === undefined)
       throw new InvalidCredentialsError("the tokens file has no such token");
     return caller;
@@ -52,7 +52,7 @@ export async function createAuthentication(
       if (takesTokens && headers.authorization !== undefined) {
         return await byToken(headers.authorization);
       }
-      if (certificate !== undefined) return byCertificate(certificate);
+      if (takesCertificates && certificate !== undefined) return byCertificate(certificate);
     } catch (error) {
       throw error instanceof InvalidCredentialsError ? credentialsInvalid(needed, error) : error;
     }

@@ -66,6 +66,7 @@ export function startTraceExport(log: Logger): () => Promise<void> {
   trace.setGlobalTracerProvider(provider);
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   return async () => {
-    await Promise.race([provider.shutdown().catch(ignore), delay(shutdownTimeoutMs)]);
+    const timeUp = delay(shutdownTimeoutMs, undefined, { ref: false });
+    await Promise.race([provider.shutdown().catch(ignore), timeUp]);
   };
 }

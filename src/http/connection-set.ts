@@ -34,7 +34,7 @@ export function createConnections({ max, maxAgeMs = Infinity, onEnd }: Connectio
   const all = new Map<string, Connection>();
   const strangers = createStrangers();
   let closesAfterReply = false;
-  setInterval(check, checkMs).unref();
+  const timer = setInterval(check, checkMs).unref();
 
   /** Retires connections that are old, and idle ones of HTTP/2; ends those whose clients are late. */
   function check(): void {
@@ -125,6 +125,7 @@ export function createConnections({ max, maxAgeMs = Infinity, onEnd }: Connectio
       return all.size === 0;
     },
     destroy() {
+      clearInterval(timer);
       for (const connection of all.values()) connection.socket.destroy();
     },
   };

@@ -171,8 +171,9 @@ function beginTls({ server }: Tls, connections: Connections, serveConnection: Se
     connection.secure(socket);
     const isHttp2 = socket.alpnProtocol === "h2";
     serveConnection(connection, socket, isHttp2);
-    // Otherwise Node.js's parser would get what was decrypted after it has been paused, and fail.
-    if (!isHttp2) socket.on("data", ignore);
+    // With a listener that comes after its own, Node.js hands the bytes to its parser by the stream, which pauses
+    // with it. Read natively, a parser that is paused would get the rest of what was decrypted, and fail.
+    if (!isHttp2) socket.on("data", () => {});
   });
   server.on("tlsClientError", ({ code }: NodeJS.ErrnoException, socket) => {
     // Others come from clients that have left.

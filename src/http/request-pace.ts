@@ -9,10 +9,10 @@ const maxServedOfSession = 32;
 
 /**
  * Paces the requests to a server: serves each in this turn of the event loop or, after many in the
- * turn, in a later one; none that is over by then, such as a stream that its first packet resets. New streams that were reset count too, and too
- * many of them end their session: Node.js frees their memory, and limits resets, only after the
- * turn. After a long turn a well-behaved client may also have many, so sessions are ended only
- * while the total is too high.
+ * turn, in a later one. None is served that is over by then, such as a stream that its first packet
+ * resets. New streams that were reset count too, and too many of them end their session: Node.js
+ * frees their memory, and limits resets, only after the turn. After a long turn a well-behaved
+ * client may also have many, so sessions are ended only while the total is too high.
  */
 export function createPace() {
   const takeTurn = createTurns(maxServedAtOnce);

@@ -12,7 +12,7 @@ import { needs } from "../support/tools.ts";
 const execute = promisify(execFile);
 const count = 10;
 const token = "t0ken-of-the-orders";
-const callers = join(root, "test/support/callers");
+const javaFile = join(root, "test/support/callers/Upload.java");
 
 /** A program with its arguments, which uploads as often as asked and prints the statuses as JSON. */
 type Command = (url: string, token: string, ca: string, count: string) => [string, ...string[]];
@@ -28,11 +28,7 @@ const curl: Command = (url, token, ca, count) => {
 
 const clients: [name: string, command: Command, options: TestOptions][] = [
   ["curl", curl, needs("curl")],
-  [
-    "Java's HttpClient",
-    (...args) => ["java", join(callers, "upload/Upload.java"), ...args],
-    needs("Java"),
-  ],
+  ["Java's HttpClient", (...args) => ["java", javaFile, ...args], needs("Java")],
 ];
 
 for (const [name, command, options] of clients) {

@@ -17,7 +17,11 @@ import { describe, expect, it, onTestFinished } from "vitest";
 import type { Investor } from "../../gen/investor/v1/investor_pb.js";
 import { rewriteWal } from "../../src/store/sqlite/checkpoint.ts";
 import { pragma } from "../../src/store/sqlite/commit-count.ts";
-import { checkIdentity, openSqliteFileToRead } from "../../src/store/sqlite/file.ts";
+import {
+  checkIdentity,
+  openSqliteFile,
+  openSqliteFileToRead,
+} from "../../src/store/sqlite/file.ts";
 import { createSqliteStore } from "../../src/store/sqlite/sqlite.ts";
 import {
   DuplicateIdError,
@@ -348,6 +352,23 @@ describe("SQLite", () => {
     }
     await rewriting;
     expect(seen).toMatch(/locked (free )+locked/);
+  });
+
+  it("waits for whoever locks the file while it rewrites a WAL", async () => {
+    const { path, store } = await open();
+    await Promise.all(Array.from({ length: 100 }, () => store.insert(anInvestor(largest))));
+    using other = new DatabaseSync(path, { timeout: 0 });
+    const opening = openSqliteFile(path, () => {});
+    for (let isLocked = false; !isLocked; ) {
+      await nextTurn();
+      try {
+        other.exec("BEGIN IMMEDIATE");
+        isLocked = true;
+      } catch {}
+    }
+    // After SQLite itself has waited, which blocks this thread.
+    setTimeout(() => other.exec("ROLLBACK"));
+    (await opening).db.close();
   });
 
   it("does not mistake a path that cannot be looked up for one that leads elsewhere", () => {

@@ -69,7 +69,7 @@ export async function openSqliteFile(
     db.exec("PRAGMA journal_size_limit = 67108864");
     // Overwrites deleted and moved content where that costs no extra write.
     db.exec("PRAGMA secure_delete = FAST");
-    await rewriteWal(db, `${file}-wal`);
+    await retryWhileBusy(() => rewriteWal(db, `${file}-wal`), end);
     const why = checkpoint(db);
     if (why) onWarning(`the WAL of ${file} cannot be checkpointed, and grows: ${why}`);
     // SQLite itself reads the missing end of a page as zeros.
@@ -85,10 +85,10 @@ export async function openSqliteFile(
 }
 
 /** Retries while another process locks the file, for example to recover a large WAL. */
-async function retryWhileBusy(step: () => void, end: number): Promise<void> {
+async function retryWhileBusy(step: () => void | Promise<void>, end: number): Promise<void> {
   for (;;) {
     try {
-      return step();
+      return await step();
     } catch (error) {
       if (!hasCode(error, resultCode.busy)) throw error;
       if (performance.now() > end) throw new Error(explainError(error));
